@@ -1,0 +1,235 @@
+"""The journal: a trail as records that a program or a person can read, and their sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from whenever import Instant
+
+from journeykit_engine import timing
+from journeykit_engine.graph import Graph
+from journeykit_engine.instance import Wait
+from journeykit_engine.program import arm_names
+from journeykit_engine.trail import (
+    AddToSegment,
+    Assigned,
+    Branched,
+    CallWebhook,
+    Effect,
+    Entered,
+    Entry,
+    Exited,
+    Failed,
+    GiveTask,
+    Message,
+    Noted,
+    Refused,
+    StartJourney,
+    Suppressed,
+    Visited,
+    Woke,
+    WriteTrait,
+)
+
+Record = dict[str, Any]
+Write = Callable[[Instant, str, int, tuple[Entry, ...]], None]
+
+
+class Sums:
+    """What a journal adds up to. `nodes` counts, for each node, arrivals (`entered`), passes that
+    ended there (`exited`), sends withheld there (`suppressed`) and people parked there now."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.people: set[str] = set()
+        self.events = 0
+        self.skipped_dates: int | None = None
+        self.entries = 0
+        self.messages = 0
+        self.entered: Counter[str] = Counter()
+        self.exited: Counter[str] = Counter()
+        self.suppressed: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+        self.exits: Counter[str] = Counter()
+        self.arms: Counter[tuple[str, str]] = Counter()
+
+    def summary(self) -> dict[str, Any]:
+        """The sums as plain values; every node, and every arm of every split, is there."""
+        nodes = {
+            node_id: {
+                "entered": self.entered[node_id],
+                "exited": self.exited[node_id],
+                "suppressed": self.suppressed[node_id],
+                "waiting": self.waiting[node_id],
+            }
+            for node_id in dict.fromkeys(node.id for node in self.graph.nodes)
+        }
+        summary = {
+            "people": len(self.people),
+            "events": self.events,
+            "entries": self.entries,
+            "messages": self.messages,
+            "nodes": nodes,
+            "exits": dict(sorted(self.exits.items())),
+            "arms": self._arms(),
+        }
+        if self.skipped_dates is not None:
+            summary["skipped_dates"] = self.skipped_dates
+        return summary
+
+    def _arms(self) -> dict[str, dict[str, int]]:
+        arms: dict[str, dict[str, int]] = {}
+        for node in self.graph.nodes:
+            if node.split is not None:
+                names = dict.fromkeys([*arm_names(node.split), "holdout"])
+                arms[node.id] = {name: self.arms[node.id, name] for name in names}
+        return arms
+
+
+def writer(sink: Callable[[Record], object], sums: Sums) -> Write:
+    """A function that turns one step's trail into records for `sink` and counts them."""
+    write_instant = timing.write_instant
+
+    def write(at: Instant, user_id: str, entry_count: int, trail: tuple[Entry, ...]) -> None:
+        when = write_instant(at)
+        for entry in trail:
+            what, tell = TELLERS[type(entry)]
+            record: Record = {
+                "at": when,
+                "user_id": user_id,
+                "entry": entry_count,
+                "what": what,
+                "node_id": entry.node_id,
+            }
+            tell(record, entry, sums)
+            sink(record)
+
+    return write
+
+
+def _tell_visited(record: Record, entry: Visited, sums: Sums) -> None:
+    sums.entered[entry.node_id] += 1
+
+
+def _tell_wait(record: Record, entry: Wait, sums: Sums) -> None:
+    sums.waiting[entry.node_id] += 1
+    record["until"] = None if entry.until is None else timing.write_instant(entry.until)
+    record["events"] = list(entry.events)
+
+
+def _tell_woke(record: Record, entry: Woke, sums: Sums) -> None:
+    sums.waiting[entry.node_id] -= 1
+    record["branch"] = entry.branch
+    record["woken_by"] = entry.woken_by or None
+
+
+def _tell_exited(record: Record, entry: Exited, sums: Sums) -> None:
+    sums.exited[entry.node_id] += 1
+    sums.exits[entry.reason] += 1
+    record["reason"] = entry.reason
+
+
+def _tell_entered(record: Record, entry: Entered, sums: Sums) -> None:
+    sums.entries += 1
+    record["caused_by"] = entry.caused_by or None
+
+
+def _tell_message(record: Record, entry: Message, sums: Sums) -> None:
+    sums.messages += 1
+    record["effect"] = message_record(entry)
+
+
+def _tell_effect(record: Record, entry: Effect, sums: Sums) -> None:
+    record["effect"] = effect_record(entry)
+
+
+def _tell_branched(record: Record, entry: Branched, sums: Sums) -> None:
+    record["port"] = entry.port
+
+
+def _tell_assigned(record: Record, entry: Assigned, sums: Sums) -> None:
+    sums.arms[entry.node_id, "holdout" if entry.holdout else entry.variant] += 1
+    record["variant"] = entry.variant
+    record["holdout"] = entry.holdout
+
+
+def _tell_suppressed(record: Record, entry: Suppressed, sums: Sums) -> None:
+    sums.suppressed[entry.node_id] += 1
+    record["reason"] = entry.reason
+    record["kind"] = entry.kind
+    if entry.message_id:
+        record["message_id"] = entry.message_id
+    if entry.missing:
+        record["missing"] = list(entry.missing)
+
+
+def _tell_refused(record: Record, entry: Refused, sums: Sums) -> None:
+    record["reason"] = entry.reason
+
+
+def _tell_failed(record: Record, entry: Failed, sums: Sums) -> None:
+    record["code"] = entry.code
+    record["message"] = entry.message
+
+
+def _tell_noted(record: Record, entry: Noted, sums: Sums) -> None:
+    record["note"] = entry.note
+    record["detail"] = entry.detail
+
+
+TELLERS: Mapping[type[Entry], tuple[str, Callable[[Record, Any, Sums], None]]] = {
+    Visited: ("visited", _tell_visited),
+    Wait: ("waiting", _tell_wait),
+    Woke: ("woke", _tell_woke),
+    Exited: ("exited", _tell_exited),
+    Entered: ("entered", _tell_entered),
+    Message: ("effect", _tell_message),
+    Branched: ("branched", _tell_branched),
+    Assigned: ("assigned", _tell_assigned),
+    Suppressed: ("suppressed", _tell_suppressed),
+    Refused: ("refused", _tell_refused),
+    Failed: ("error", _tell_failed),
+    Noted: ("noted", _tell_noted),
+    WriteTrait: ("effect", _tell_effect),
+    AddToSegment: ("effect", _tell_effect),
+    CallWebhook: ("effect", _tell_effect),
+    StartJourney: ("effect", _tell_effect),
+    GiveTask: ("effect", _tell_effect),
+}
+"""The word for each kind of entry, and what it adds to its record and to the sums. A table, since
+half a million entries pass here in one replay and a `match` would ask a dozen times for each."""
+
+
+def message_record(message: Message) -> Record:
+    """What `effect_record` says of a message, by far the most frequent effect."""
+    message_id, event, _, channel, template_id, category, priority, budget, fallback = message
+    record: Record = {"kind": "send", "message_id": message_id}
+    if event:
+        record["event"] = dict(event)
+    record["channel"] = channel
+    record["template_id"] = template_id
+    record["category"] = category
+    record["priority"] = priority
+    record["budget"] = budget
+    if fallback:
+        record["fallback"] = [medium._asdict() for medium in fallback]
+    return record
+
+
+def effect_record(effect: Effect) -> Record:
+    """An effect as plain values: its kind, then its fields; empty parts are left out."""
+    if isinstance(effect, Message):
+        return message_record(effect)
+    record: Record = {"kind": effect.kind}
+    for name, value in zip(effect._fields, effect, strict=True):
+        if name == "node_id":
+            continue
+        if isinstance(value, tuple):
+            value = list(value)
+        elif name in ("event", "headers"):
+            value = dict(value)
+        if name in ("value", "body") or value not in ({}, [], ""):
+            record[name] = value
+    return record

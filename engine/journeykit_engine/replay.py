@@ -1,0 +1,344 @@
+"""A whole history through one journey on a virtual clock: nothing is stored, nothing is sent.
+
+`replay` takes what happened, in order, lets the real entry rules, walk, waits and timers run, and
+tells every visit, message and exit with its time. The same input gives the same output, to the
+byte, and a person's journal does not depend on who else is replayed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from whenever import Instant, TimeDelta
+
+from journeykit_engine import graph, journal, profile, walk
+from journeykit_engine.instance import NOTHING, Happened, Instance, Pass, Person
+from journeykit_engine.looks import Looks
+from journeykit_engine.program import Program
+from journeykit_engine.signal import Event
+from journeykit_engine.trail import Entry, Message, Refused, Suppressed
+from journeykit_engine.walk import Step
+
+SCAN_EVERY = TimeDelta(hours=1)  # between two looks at a segment, where nothing else is asked
+
+LineType = Literal["track", "identify", "enter", "pause", "resume", "eject"]
+Render = Callable[[Message, Person], tuple[str, ...]]
+
+
+class Line(NamedTuple):
+    """One thing that happened. `id` is the message id; an empty one is never a repetition."""
+
+    type: LineType
+    user_id: str
+    at: Instant
+    event: str = ""
+    properties: Mapping[str, Any] = NOTHING  # of a track; the traits of an identify
+    id: str = ""
+
+
+class Known(NamedTuple):
+    """A person known before the history begins."""
+
+    user_id: str
+    traits: Mapping[str, Any] = NOTHING
+    timezone: str | None = None
+
+
+class Replayed(NamedTuple):
+    """The journal, in time order, and its sums (`journal.Sums`)."""
+
+    journal: list[dict[str, Any]]
+    summary: dict[str, Any]
+
+
+def replay(
+    program: Program,
+    lines: Iterable[Line],
+    people: Iterable[Known] = (),
+    *,
+    since: Instant | None = None,
+    until: Instant | None = None,
+    scan_every: TimeDelta = SCAN_EVERY,
+    render: Render | None = None,
+) -> Replayed:
+    """Replay a history and keep its journal in memory; `run` is the same with a sink."""
+    records: list[dict[str, Any]] = []
+    summary = run(
+        program,
+        lines,
+        people,
+        records.append,
+        since=since,
+        until=until,
+        scan_every=scan_every,
+        render=render,
+    )
+    return Replayed(records, summary)
+
+
+def run(
+    program: Program,
+    lines: Iterable[Line],
+    people: Iterable[Known],
+    sink: Callable[[dict[str, Any]], object],
+    *,
+    since: Instant | None = None,
+    until: Instant | None = None,
+    scan_every: TimeDelta = SCAN_EVERY,
+    render: Render | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> dict[str, Any]:
+    """Replay `lines`, which must be in time order, and return the summary.
+
+    Each record of the journal goes to `sink`. At one instant a line is handled before a timer, a
+    timer before a look of the scanner. `since` is when the journey was published:
+    the first look (which enrols nobody) is then, and earlier lines are only known, they enter
+    nobody; where absent it is the time of the first line. `until` is the
+    last instant to be lived through, where absent the time of the last line. `render` returns the
+    names that a message's text misses for a person; with some, the message is suppressed.
+    `progress` is called with the number of lines every thousand lines.
+    """
+    stage = _Stage(program, sink, render)
+    for known in people:
+        stage.know(known)
+    last = None if since is None else stage.begin(since, scan_every)
+    for count, line in enumerate(lines, 1):
+        if until is not None and line.at > until:
+            break
+        if last is None:
+            last = stage.begin(line.at, scan_every)
+        if line.at < last:
+            if since is None or line.at >= since:
+                raise ValueError(f"The lines are not in time order: {line.at} comes after {last}.")
+            stage.learn(line)
+        else:
+            stage.live_until(line.at, inclusive=False)
+            stage.take(line)
+            last = line.at
+        if progress is not None and count % 1000 == 0:
+            progress(count)
+    end = until or last
+    if end is not None:
+        stage.live_until(end, inclusive=True)
+    return stage.sums.summary()
+
+
+class _Stage:
+    """Everybody's place, the timers, and the scanner's looks, at one virtual moment."""
+
+    def __init__(
+        self,
+        program: Program,
+        sink: Callable[[dict[str, Any]], object],
+        render: Render | None,
+    ) -> None:
+        self.program = program
+        self.render = render
+        self.sums = journal.Sums(program.graph)
+        self.write = journal.writer(sink, self.sums)
+        self.people: dict[str, Person] = {}
+        self.history: dict[str, dict[str, list[Happened]]] = {}
+        self.profiles: dict[str, profile.Profile] = {}
+        self.instances: dict[str, Instance] = {}
+        self.timers: list[tuple[Instant, int, str]] = []
+        self.scheduled = 0
+        self.seen: set[str] = set()
+        self.kept = program.needs.events
+        self.looks: Looks | None = None
+        self.keeps_passes = program.journey_id in program.needs.journeys
+
+    # --- time passes
+
+    def begin(self, at: Instant, scan_every: TimeDelta) -> Instant:
+        """The journey is published: from here on people can enter it."""
+        self.looks = Looks(self.program, at, scan_every)
+        for person in self.people.values():
+            self.looks.changed(person)
+        return at
+
+    def live_until(self, moment: Instant, *, inclusive: bool) -> None:
+        """Take every timer and look before this moment (and at it), in order."""
+        timers, looks = self.timers, self.looks
+        while True:
+            look = looks.next_at if looks is not None else None
+            if timers and (look is None or timers[0][0] <= look):
+                due = timers[0][0]
+                if due > moment or (due == moment and not inclusive):
+                    return
+                self.fire(*heapq.heappop(timers))
+            elif look is not None and looks is not None:
+                if look > moment or (look == moment and not inclusive):
+                    return
+                self.enrol(looks)
+            else:
+                return
+
+    def fire(self, due: Instant, _order: int, user_id: str) -> None:
+        instance = self.instances[user_id]
+        if instance.wake_at == due and not instance.paused_at and instance.is_live:
+            self.settle(user_id, walk.resume(self.program, self.people[user_id], instance, due))
+
+    def enrol(self, looks: Looks) -> None:
+        at, found = looks.look()
+        self.sums.skipped_dates = looks.skipped_dates
+        for user_id in found:
+            self.react(user_id, Event(graph.RESERVED_EVENT, at, "", self.entry_properties))
+
+    # --- things happen
+
+    @property
+    def entry_properties(self) -> Mapping[str, Any]:
+        return {"journey_id": self.program.journey_id}
+
+    def know(self, known: Known) -> None:
+        zone = known.timezone or _zone_trait(known.traits)
+        person = self.person(known.user_id)
+        self.people[known.user_id] = person._replace(traits=known.traits, timezone=zone)
+        self.profiles[known.user_id] = profile.Profile(known.traits)
+
+    def person(self, user_id: str) -> Person:
+        found = self.people.get(user_id)
+        if found is None:
+            history = self.history[user_id] = {}
+            found = self.people[user_id] = Person(user_id, NOTHING, None, history)
+            self.sums.people.add(user_id)
+        return found
+
+    def learn(self, line: Line) -> None:
+        """Something that happened before the journey was published: history, no more."""
+        if self.is_new(line):
+            if line.type == "track":
+                self.remember(line)
+            elif line.type == "identify":
+                self.write_traits(line)
+
+    def take(self, line: Line) -> None:
+        if not self.is_new(line):
+            return
+        if line.type == "track":
+            self.remember(line)
+            self.react(line.user_id, Event(line.event, line.at, line.id, line.properties))
+        elif line.type == "identify":
+            changed = self.write_traits(line)
+            if changed:
+                self.react(line.user_id, Event("", line.at, line.id, line.properties, changed))
+        else:
+            self.steer(line)
+
+    def is_new(self, line: Line) -> bool:
+        if line.id in self.seen:
+            return False
+        if line.id:
+            self.seen.add(line.id)
+        return True
+
+    def remember(self, line: Line) -> None:
+        self.sums.events += 1
+        person = self.person(line.user_id)
+        if line.event in self.kept:
+            happened = Happened(line.at, line.properties, line.id)
+            self.history[line.user_id].setdefault(line.event, []).append(happened)
+            self.is_news(person)
+
+    def write_traits(self, line: Line) -> dict[str, Any]:
+        self.sums.events += 1
+        person = self.person(line.user_id)
+        stored = self.profiles.get(line.user_id, profile.Profile())
+        self.profiles[line.user_id], changed = profile.write(stored, line.properties, line.at)
+        if changed:
+            zone = _zone_trait(changed) or person.timezone
+            traits = {**person.traits, **changed}
+            self.people[line.user_id] = person._replace(traits=traits, timezone=zone)
+            self.is_news(self.people[line.user_id])
+        return changed
+
+    def is_news(self, person: Person) -> None:
+        if self.looks is not None:
+            self.looks.changed(person)
+
+    def steer(self, line: Line) -> None:
+        person, instance = self.person(line.user_id), self.instances.get(line.user_id)
+        if line.type == "enter":
+            if not isinstance(self.program.trigger, graph.ApiTrigger):
+                self.refuse(line, "not_api_trigger")
+            else:
+                event = Event(graph.RESERVED_EVENT, line.at, line.id, self.entry_properties)
+                self.react(line.user_id, event)
+        elif instance is None:
+            return
+        elif line.type == "pause":
+            self.settle(line.user_id, walk.pause(instance, person, line.at))
+        elif line.type == "resume":
+            self.settle(line.user_id, walk.unpause(self.program, person, instance, line.at))
+        else:
+            self.settle(line.user_id, walk.leave(self.program, person, instance, line.at))
+
+    def refuse(self, line: Line, reason: str) -> None:
+        prior = self.instances.get(line.user_id)
+        refused: tuple[Entry, ...] = (Refused(self.program.graph.entry_id, reason),)
+        self.settle(line.user_id, Step(prior, refused, self.person(line.user_id), line.at))
+
+    def react(self, user_id: str, event: Event) -> None:
+        program = self.program
+        if program.hears(event):
+            instance = self.instances.get(user_id)
+            for step in walk.react(program, self.people[user_id], instance, event):
+                self.settle(user_id, step)
+
+    # --- a step is taken
+
+    def settle(self, user_id: str, step: Step) -> None:
+        """Keep what a step changed, schedule its timer, write its trail down."""
+        instance = step.instance
+        if step.person is not self.people[user_id]:
+            self.keep_writes(user_id, step.person, step.at)
+        if instance is not None and instance is not self.instances.get(user_id):
+            self.instances[user_id] = instance
+            if instance.wake_at is not None:
+                self.scheduled += 1
+                heapq.heappush(self.timers, (instance.wake_at, self.scheduled, user_id))
+            if self.keeps_passes:
+                self.keep_pass(user_id, instance)
+        trail = step.trail if self.render is None else self.rendered(step)
+        self.write(step.at, user_id, instance.entry_count if instance else 0, trail)
+
+    def keep_writes(self, user_id: str, person: Person, at: Instant) -> None:
+        stored = self.profiles.get(user_id, profile.Profile())
+        self.profiles[user_id], _ = profile.write(stored, person.traits, at)
+        self.people[user_id] = person
+        self.is_news(person)
+
+    def keep_pass(self, user_id: str, instance: Instance) -> None:
+        now = Pass(
+            instance.journey_id,
+            instance.status,
+            instance.current_node,
+            instance.variant,
+            instance.is_holdout,
+        )
+        person = self.people[user_id]
+        self.people[user_id] = person._replace(
+            journeys={**person.journeys, instance.journey_id: now}
+        )
+        self.is_news(self.people[user_id])
+
+    def rendered(self, step: Step) -> tuple[Entry, ...]:
+        return tuple(self.judged(entry, step.person) for entry in step.trail)
+
+    def judged(self, entry: Entry, person: Person) -> Entry:
+        """The entry, or its suppression where the message's text misses a value."""
+        if not isinstance(entry, Message) or self.render is None:
+            return entry
+        missing = self.render(entry, person)
+        if not missing:
+            return entry
+        return Suppressed(
+            entry.node_id, "missing_personalisation", "send", entry.message_id, missing
+        )
+
+
+def _zone_trait(traits: Mapping[str, Any]) -> str | None:
+    zone = traits.get("timezone")
+    return zone if isinstance(zone, str) and zone else None
