@@ -245,7 +245,7 @@ def with_spiff(count: int) -> Callable[[], object]:
     from SpiffWorkflow.specs.WorkflowSpec import WorkflowSpec
     from SpiffWorkflow.workflow import Workflow
 
-    spec = WorkflowSpec(name="nine")
+    spec = WorkflowSpec(name="nine", addstart=True)
     before = spec.start
     for name in list(BARE)[1:]:
         task = Simple(spec, name)
@@ -256,7 +256,7 @@ def with_spiff(count: int) -> Callable[[], object]:
         for _ in range(count):
             flow = Workflow(spec)
             flow.run_all()
-            assert flow.completed
+            assert flow.is_completed()
 
     return run
 

@@ -19,13 +19,11 @@ Json = dict[str, Any]
 MAX_NODES = 12  # beside the trigger; enough for joins inside branches inside loops
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
-texts = st.text(
-    st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8
-)
+texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
 words = st.sampled_from(["plan", "age", "birthday", "خرید", "class", "it's", 'say "hi"', "a.b%"])
-events = st.sampled_from(["purchase", "reply", "reply:email", "meeting_booked", "ثبت نام", "x" * 80])
+events = st.sampled_from(["purchase", "reply", "reply:email", "booked", "ثبت نام", "x" * 80])
 ids = st.one_of(
-    st.sampled_from(["wait_1h", "exit", "exit_2", "send_push_3", "if_plan", "test", "پایان", "\\N"]),
+    st.sampled_from(["wait_1h", "exit", "exit_2", "send_push_3", "if_plan", "پایان", "\\N"]),
     texts.filter(lambda text: not text.endswith((":branch", ":jitter"))),
 )
 wholes = st.integers(-(2**63), 2**63 - 1)
@@ -66,7 +64,7 @@ def dated_tests(draw: DrawFn) -> Json:
         st.sampled_from(["before", "after", "on_day", "within_last", "after_next", "days_until"])
     )
     if op == "days_until":
-        more = {"annual": True} if draw(st.booleans()) else {}
+        more: Json = {"annual": True} if draw(st.booleans()) else {}
         compare = draw(st.sampled_from(["eq", "gt", "lte"]))
         more |= {"compare": compare} if compare != "eq" else {}
         return {"op": op, "value": draw(st.integers(0, 400)), **more}
@@ -158,7 +156,9 @@ def definitions() -> SearchStrategy[Json]:
 def triggers() -> SearchStrategy[Json]:
     return st.one_of(
         st.builds(lambda e, f: {"kind": "event", "event": e, "filter": f}, events, comparisons()),
-        st.builds(lambda t, v: {"kind": "attribute_changed", "trait": t, "value": v}, words, values),
+        st.builds(
+            lambda t, v: {"kind": "attribute_changed", "trait": t, "value": v}, words, values
+        ),
         st.builds(
             lambda kind, rule: {"kind": kind, "definition": rule},
             st.sampled_from(["segment_enter", "segment_exit"]),
@@ -187,7 +187,9 @@ def timers() -> SearchStrategy[Json]:
     units = st.sampled_from(["minute", "hour", "day", "week", "business_day"])
     return st.one_of(
         st.builds(
-            lambda n, unit: {"kind": "duration", "amount": n, "unit": unit}, st.integers(1, 99), units
+            lambda n, unit: {"kind": "duration", "amount": n, "unit": unit},
+            st.integers(1, 99),
+            units,
         ),
         st.fixed_dictionaries(
             {"kind": st.just("until_time"), "hour": st.integers(0, 23)},
@@ -338,7 +340,8 @@ def settings(draw: DrawFn) -> Json:
             },
         )
     )
-    gap = draw(st.sampled_from([{}, {"cooldown_hours": 5}, {"reentry_window": "day"}]))
+    gaps: list[Json] = [{}, {"cooldown_hours": 5}, {"reentry_window": "day"}]
+    gap = draw(st.sampled_from(gaps))
     return {**fields, **gap, "entry_rule": draw(st.sampled_from(["once", "every_time"]))}
 
 
@@ -347,7 +350,8 @@ def valid_graphs(draw: DrawFn, max_nodes: int = MAX_NODES) -> Graph:
     """A graph that `check` finds nothing wrong with (there may be warnings)."""
     names = draw(st.lists(ids, min_size=2, max_size=max_nodes + 1, unique=True))
     kinds = st.sampled_from(["wait", "condition", "switch", "split", "action", "goal", "exit"])
-    nodes = [{"id": names[0], "kind": "trigger", "next": names[1], "trigger": draw(triggers())}]
+    door = {"kind": "trigger", "next": names[1], "trigger": draw(triggers())}
+    nodes: list[Json] = [{"id": names[0], **door}]
     for index, name in enumerate(names[1:], 1):
         ahead = names[index + 1 :]
         kind = draw(kinds) if ahead else "exit"
@@ -368,7 +372,8 @@ def drafts(draw: DrawFn) -> Graph:
         node = draw(st.sampled_from(value["nodes"]))
         part = draw(st.sampled_from([part for part in (node, node.get(node["kind"])) if part]))
         field = draw(st.sampled_from(sorted(part)))
-        wrong = draw(st.sampled_from([None, "", "nowhere", -1, 0, [], {}]))
+        wrongs: list[Any] = [None, "", "nowhere", -1, 0, [], {}]
+        wrong = draw(st.sampled_from(wrongs))
         if field == "id":
             part[field] = draw(st.sampled_from([node["id"] for node in value["nodes"]] + [""]))
         elif field not in ("kind", node["kind"]):

@@ -34,7 +34,7 @@ class Looks:
         self.fresh: dict[str, None] = {}
         self.is_first = True
         self.trigger = program.trigger
-        self.skipped_dates: int | None = None
+        self.unreadable: set[str] = set()
         self.hours: list[int] = []
         self.next_at: Instant | None = None
         definition = _definition(program.trigger)
@@ -47,11 +47,18 @@ class Looks:
                 self.hours = sorted(set(sweep.hours))
             case graph.DateTrigger() as date:
                 self.hours = [date.hour]
-                self.skipped_dates = 0
             case _:
                 self.next_at = start
         if self.hours:
-            self.next_at = timing.next_sweep(start - TimeDelta(seconds=1), self.hours, self.zone)
+            self.next_at = timing.next_sweep(
+                start - TimeDelta(nanoseconds=1), self.hours, self.zone
+            )
+
+    @property
+    def skipped_dates(self) -> int | None:
+        """How many people had a date that cannot be read at a look (it enrols nobody); None where
+        the trigger asks for no date."""
+        return len(self.unreadable) if isinstance(self.trigger, graph.DateTrigger) else None
 
     def changed(self, person: Person) -> None:
         """Something new is known about this person: ask again at the next look."""
@@ -97,20 +104,17 @@ class Looks:
         if person.timezone is not None:
             zone, _ = timing.first_zone((person.timezone, self.zone))
         facts = rule.Snapshot(person, at, self.zone, zone)
-        if person.user_id not in self.inside:
-            self._count_unreadable(person)
+        if isinstance(self.trigger, graph.DateTrigger):
+            self._note_unreadable(person, self.trigger.trait)
         self.inside[person.user_id] = answer = self.holds(facts)
         change = rule.next_change(self.rule, facts)
         if change is not None:
             heapq.heappush(self.asked_again, (change, person.user_id))
         return answer
 
-    def _count_unreadable(self, person: Person) -> None:
-        """A date that cannot be read enrols nobody; it is counted once per person."""
-        if isinstance(self.trigger, graph.DateTrigger) and self.skipped_dates is not None:
-            if self.trigger.trait in person.traits:
-                readable = timing.read_date(person.traits[self.trigger.trait]) is not None
-                self.skipped_dates += not readable
+    def _note_unreadable(self, person: Person, trait: str) -> None:
+        if trait in person.traits and timing.read_date(person.traits[trait]) is None:
+            self.unreadable.add(person.user_id)
 
 
 def _definition(trigger: graph.Trigger | None) -> Mapping[str, Any] | None:

@@ -93,36 +93,48 @@ def run(
     """Replay `lines`, which must be in time order, and return the summary.
 
     Each record of the journal goes to `sink`. At one instant a line is handled before a timer, a
-    timer before a look of the scanner. `since` is when the journey was published:
-    the first look (which enrols nobody) is then, and earlier lines are only known, they enter
-    nobody; where absent it is the time of the first line. `until` is the
-    last instant to be lived through, where absent the time of the last line. `render` returns the
-    names that a message's text misses for a person; with some, the message is suppressed.
-    `progress` is called with the number of lines every thousand lines.
+    timer before a look of the scanner. `since` is when the journey was published: the first look
+    at a segment (which enrols nobody) is then, and earlier lines are only known, they enter
+    nobody; where absent it is the time of the first line. `until` is the last instant to be lived
+    through, where absent the time of the last line. `render` returns the names that a message's
+    text misses for a person; with some, the message is suppressed. `progress` is called with the
+    number of lines every thousand lines. Raises ValueError for lines out of order and for a
+    `scan_every` that lets no time pass.
     """
+    if scan_every <= TimeDelta.ZERO:
+        raise ValueError(f'scan_every is "{scan_every}"; give a time longer than zero.')
     stage = _Stage(program, sink, render)
     for known in people:
         stage.know(known)
-    last = None if since is None else stage.begin(since, scan_every)
+    last = None
+    if since is not None:
+        stage.begin(since, scan_every)
     for count, line in enumerate(lines, 1):
         if until is not None and line.at > until:
             break
-        if last is None:
-            last = stage.begin(line.at, scan_every)
-        if line.at < last:
-            if since is None or line.at >= since:
-                raise ValueError(f"The lines are not in time order: {line.at} comes after {last}.")
+        if last is not None and line.at < last:
+            raise ValueError(_out_of_order(count, line, last))
+        if stage.looks is None:
+            stage.begin(line.at, scan_every)
+        if since is not None and line.at < since:
             stage.learn(line)
         else:
             stage.live_until(line.at, inclusive=False)
             stage.take(line)
-            last = line.at
+        last = line.at
         if progress is not None and count % 1000 == 0:
             progress(count)
-    end = until or last
+    end = until or max((at for at in (since, last) if at is not None), default=None)
     if end is not None:
         stage.live_until(end, inclusive=True)
     return stage.sums.summary()
+
+
+def _out_of_order(count: int, line: Line, last: Instant) -> str:
+    return (
+        f'Line {count} (user "{line.user_id}") is of {line.at}, the line before it of {last}. '
+        "Sort the lines by time."
+    )
 
 
 class _Stage:
@@ -151,12 +163,12 @@ class _Stage:
 
     # --- time passes
 
-    def begin(self, at: Instant, scan_every: TimeDelta) -> Instant:
+    def begin(self, at: Instant, scan_every: TimeDelta) -> None:
         """The journey is published: from here on people can enter it."""
         self.looks = Looks(self.program, at, scan_every)
+        self.sums.skipped_dates = self.looks.skipped_dates
         for person in self.people.values():
             self.looks.changed(person)
-        return at
 
     def live_until(self, moment: Instant, *, inclusive: bool) -> None:
         """Take every timer and look before this moment (and at it), in order."""
@@ -217,7 +229,9 @@ class _Stage:
     def take(self, line: Line) -> None:
         if not self.is_new(line):
             return
-        if line.type == "track":
+        if line.type == "track" and line.event == graph.RESERVED_EVENT:
+            self.refuse(line, "reserved_event")
+        elif line.type == "track":
             self.remember(line)
             self.react(line.user_id, Event(line.event, line.at, line.id, line.properties))
         elif line.type == "identify":
@@ -248,11 +262,15 @@ class _Stage:
         stored = self.profiles.get(line.user_id, profile.Profile())
         self.profiles[line.user_id], changed = profile.write(stored, line.properties, line.at)
         if changed:
-            zone = _zone_trait(changed) or person.timezone
-            traits = {**person.traits, **changed}
-            self.people[line.user_id] = person._replace(traits=traits, timezone=zone)
-            self.is_news(self.people[line.user_id])
+            self.change(person, changed)
         return changed
+
+    def change(self, person: Person, changed: Mapping[str, Any]) -> None:
+        """These traits have other values now; the zone of the profile is one of them."""
+        zone = _zone_trait(changed) if "timezone" in changed else person.timezone
+        person = person._replace(traits={**person.traits, **changed}, timezone=zone)
+        self.people[person.user_id] = person
+        self.is_news(person)
 
     def is_news(self, person: Person) -> None:
         if self.looks is not None:
@@ -291,24 +309,38 @@ class _Stage:
 
     def settle(self, user_id: str, step: Step) -> None:
         """Keep what a step changed, schedule its timer, write its trail down."""
-        instance = step.instance
+        instance, prior = step.instance, self.instances.get(user_id)
         if step.person is not self.people[user_id]:
             self.keep_writes(user_id, step.person, step.at)
-        if instance is not None and instance is not self.instances.get(user_id):
+        if instance is not None and instance is not prior:
             self.instances[user_id] = instance
-            if instance.wake_at is not None:
+            wake_at = instance.wake_at
+            if wake_at is not None and (prior is None or prior.wake_at != wake_at):
                 self.scheduled += 1
-                heapq.heappush(self.timers, (instance.wake_at, self.scheduled, user_id))
+                heapq.heappush(self.timers, (wake_at, self.scheduled, user_id))
             if self.keeps_passes:
                 self.keep_pass(user_id, instance)
         trail = step.trail if self.render is None else self.rendered(step)
         self.write(step.at, user_id, instance.entry_count if instance else 0, trail)
 
-    def keep_writes(self, user_id: str, person: Person, at: Instant) -> None:
-        stored = self.profiles.get(user_id, profile.Profile())
-        self.profiles[user_id], _ = profile.write(stored, person.traits, at)
-        self.people[user_id] = person
-        self.is_news(person)
+    def keep_writes(self, user_id: str, walked: Person, at: Instant) -> None:
+        """The walk's own writes, of traits and of segments."""
+        person = self.people[user_id]
+        if walked.segments != person.segments:
+            person = person._replace(segments=walked.segments)
+        if walked.traits is not person.traits:
+            stored = self.profiles.get(user_id, profile.Profile())
+            known, nothing = person.traits, object()
+            written = {
+                name: value
+                for name, value in walked.traits.items()
+                if known.get(name, nothing) is not value
+            }
+            self.profiles[user_id], _ = profile.write(stored, written, at)
+            self.change(person, written)
+        elif person is not self.people[user_id]:
+            self.people[user_id] = person
+            self.is_news(person)
 
     def keep_pass(self, user_id: str, instance: Instance) -> None:
         now = Pass(

@@ -35,7 +35,7 @@ class Event(NamedTuple):
 
 
 def names(event: Event, connected: Mapping[str, tuple[str, ...]] = NOTHING) -> tuple[str, ...]:
-    """Every name this event answers to; its own name is the last.
+    """Every name this event answers to.
 
     `connected` gives the outcomes that count as a connected call by the id of the task's node.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from whenever import Instant
 
 from journeykit_engine import check, walk
-from journeykit_engine.graph import RESERVED_EVENT, EventTrigger, Graph
+from journeykit_engine.graph import RESERVED_EVENT, EventTrigger, ForEvent, Graph, Node
 from journeykit_engine.instance import NOTHING, Instance, Person, Wait
 from journeykit_engine.journal import effect_record
 from journeykit_engine.paths import MAX_STEPS
@@ -30,6 +30,9 @@ from journeykit_engine.trail import (
 )
 
 StepKind = Literal["visited", "branch", "effect", "wait", "end", "error"]
+MAY_STAND = frozenset({"UNREACHABLE", "CYCLE", "PATH_TOO_LONG", "DANGLING_EDGE"})
+"""Codes of problems with which a node can still be walked; at any other the walk stops and says so.
+"""
 CAUSE = "simulation"  # the id of every event that a simulation makes up
 
 
@@ -104,9 +107,26 @@ def simulate(
     event, at once; `answers` may choose another by the wait's node id (an event's name, or
     "timeout"). `event` holds the properties of the event that enters. Exit criteria come first and
     the segment rules see the real person; a rule that fails is told as a branch not taken. At most
-    100 nodes are visited in all. A draft is walked as far as it is sound.
+    100 nodes are visited in all. A draft is walked as far as it is sound. ValueError for an answer
+    that its wait does not know.
     """
+    _refuse_answers(graph, answers)
     return _Simulator(graph, person, account_timezone, evaluator).run(now, event, answers)
+
+
+def _refuse_answers(graph: Graph, answers: Mapping[str, str]) -> None:
+    for node_id, answer in answers.items():
+        node = graph.by_id.get(node_id)
+        if node is None or not isinstance(node.wait, ForEvent):
+            raise ValueError(
+                f'"{node_id}" is no event wait of this journey; answers are by the id of one.'
+            )
+        events = list(node.wait.on) if node.wait.on is not None else [node.wait.event]
+        if answer not in (*events, "timeout"):
+            known = ", ".join(f'"{event}"' for event in events)
+            raise ValueError(
+                f'"{answer}" is no answer to the wait "{node_id}"; give {known} or "timeout".'
+            )
 
 
 class _Simulator:
@@ -120,17 +140,21 @@ class _Simulator:
         self.waits = 0
         self.sends = 0
         self.visited = 0
-        self.broken_rule = ""
+        self.failures: dict[str, str] = {}  # of rules, by the id of their node ("": the exit rule)
+        self.owners = {id(d): node_id for node_id, _, d in graph.definitions()}
         careful = None if evaluator is None else self.careful(evaluator)
         self.program = self.compiled(account_timezone, careful)
 
     def compiled(self, zone: str, evaluator: Evaluator | None) -> Program | None:
-        broken = {problem.node_id: problem for problem in reversed(self.problems)}
-        broken.pop("", None)
-        for harmless in ("UNREACHABLE", "CYCLE", "PATH_TOO_LONG", "DANGLING_EDGE"):
-            broken = {node: found for node, found in broken.items() if found.code != harmless}
+        """The journey with every node that has a problem replaced by one that stops the walk."""
+        standing = [p for p in self.problems if p.node_id and p.code not in MAY_STAND]
+        broken = {problem.node_id: problem for problem in reversed(standing)}
+        fields: dict[str, Any] = {name: getattr(self.graph, name) for name in Graph.model_fields}
+        fields["nodes"] = [_sound_part(node, broken) for node in self.graph.nodes]
+        if any(problem.path.startswith("exit_criteria") for problem in self.problems):
+            fields["exit_criteria"] = None
         try:
-            return compile_graph(self.graph, zone, 0, evaluator, broken)
+            return compile_graph(Graph.model_construct(**fields), zone, 0, evaluator, broken)
         except (ValueError, KeyError, AssertionError):
             return None
 
@@ -138,60 +162,64 @@ class _Simulator:
         """The evaluator, with a failure told as an answer of no."""
 
         def carefully(definition: Mapping[str, Any]) -> Predicate:
-            holds = evaluator(definition)
+            node_id = self.owners.get(id(definition), "")
+            try:
+                holds = evaluator(definition)
+            except Exception as error:
+                told = _told_error(error)
+                return lambda facts: self.fails(node_id, told)
 
             def ask(facts: Facts) -> bool:
                 try:
                     return holds(facts)
                 except Exception as error:
-                    self.broken_rule = f"{type(error).__name__}: {error}"
-                    return False
+                    return self.fails(node_id, _told_error(error))
 
             return ask
 
         return carefully
 
+    def fails(self, node_id: str, told: str) -> bool:
+        self.failures[node_id] = told
+        return False
+
     def run(self, now: Instant, event: Mapping[str, Any], answers: Mapping[str, str]) -> Simulation:
         if self.program is None:
-            first = self.problems[0]
-            self.add(first.node_id, "error", first.message, suggestion=first.fix)
-            return self.ended(False, f"The journey cannot be walked: {first.message}")
+            return self.unsound()
         step = self.enter(self.program, now, event)
         while True:
             end = self.tell(step.trail)
             if end is not None:
                 return end
             instance = step.instance
-            assert instance is not None
-            if self.visited >= MAX_STEPS:
-                stop = f"The simulation stops after {MAX_STEPS} nodes; the journey goes on."
-                self.add(instance.current_node, "end", stop)
-                return self.ended(False, stop)
-            if instance.wait is None or not self.can_go_on(instance, answers):
+            assert instance is not None and instance.wait is not None
+            answer = self.answer(instance.wait, answers)
+            if answer == "timeout" and instance.wake_at is None:
                 stays = f'The person waits at "{instance.current_node}" without end.'
                 self.add(instance.current_node, "end", stays)
                 return self.ended(False, stays)
-            step = self.pass_over(self.program, step, instance, answers)
+            step = self.pass_over(self.program, step, instance, answer)
+
+    def unsound(self) -> Simulation:
+        """The journey as a whole cannot be walked: there is no way in, for instance."""
+        first = next((p for p in self.problems if not p.node_id), self.problems[0])
+        self.add(first.node_id, "error", first.message, suggestion=first.fix)
+        return self.ended(False, f"The journey cannot be walked: {first.message}")
 
     def enter(self, program: Program, now: Instant, properties: Mapping[str, Any]) -> walk.Step:
         trigger = program.trigger
         name = trigger.event if isinstance(trigger, EventTrigger) else RESERVED_EVENT
         return walk.enter(program, self.person, None, Event(name, now, CAUSE, properties))
 
-    def can_go_on(self, instance: Instance, answers: Mapping[str, str]) -> bool:
-        wait = instance.wait
-        assert wait is not None
-        return bool(wait.events) or instance.wake_at is not None
+    def answer(self, wait: Wait, answers: Mapping[str, str]) -> str:
+        return answers.get(wait.node_id, wait.events[0] if wait.events else "timeout")
 
     def pass_over(
-        self, program: Program, step: walk.Step, instance: Instance, answers: Mapping[str, str]
+        self, program: Program, step: walk.Step, instance: Instance, answer: str
     ) -> walk.Step:
         """The wait is over: by its chosen event at once, or by its time."""
         self.waits += 1
-        wait = instance.wait
-        assert wait is not None
-        answer = answers.get(wait.node_id, wait.events[0] if wait.events else "timeout")
-        if answer in wait.events:
+        if answer != "timeout":
             event = Event(answer, step.at, CAUSE)
             return walk.answer(program, step.person, instance, event, answer)
         assert instance.wake_at is not None
@@ -205,18 +233,21 @@ class _Simulator:
             end = self.tell_one(entry)
             if end is not None:
                 return end
+            if "" in self.failures and self.steps:
+                self.suggest(f"The exit rule failed with {self.failures.pop('')}; it did not hold.")
         return None
 
     def tell_one(self, entry: Entry) -> Simulation | None:
         match entry:
             case Visited():
+                if self.visited == MAX_STEPS:
+                    return self.stopped(entry.node_id)
                 self.visited += 1
                 self.add(entry.node_id, "visited", self.graph.by_id[entry.node_id].kind)
             case Wait():
-                self.steps.pop()  # the visit of the same node: a wait is told once
-                self.add(entry.node_id, "wait", _waits(entry))
+                self.tell_wait(entry)
             case Branched():
-                self.add(entry.node_id, "branch", self.told_port(entry.port))
+                self.add(entry.node_id, "branch", self.told_port(entry))
             case Assigned():
                 arm = "held out" if entry.holdout else f'arm "{entry.variant}"'
                 self.add(entry.node_id, "branch", arm)
@@ -226,7 +257,7 @@ class _Simulator:
                 self.add(entry.node_id, "error", entry.message, suggestion=self.fix(entry))
                 return self.ended(False, f'Stopped at "{entry.node_id}": {entry.message}')
             case Noted():
-                self.add(entry.node_id, "visited", f"{entry.note}: {entry.detail}")
+                self.suggest(f"{entry.note}: {entry.detail}")
             case Exited():
                 return self.tell_exit(entry)
             case effect if isinstance(effect, EFFECTS):
@@ -237,12 +268,30 @@ class _Simulator:
                 pass
         return None
 
-    def told_port(self, port: str) -> str:
-        if not self.broken_rule:
-            return port
-        told = f"{port}; branch not taken, the rule failed with {self.broken_rule}"
-        self.broken_rule = ""
-        return told
+    def tell_wait(self, wait: Wait) -> None:
+        """A wait is told once, in place of the visit of its node."""
+        last = self.steps[-1]
+        if (last.node_id, last.kind) == (wait.node_id, "visited"):
+            self.steps[-1] = last._replace(kind="wait", detail=_waits(wait))
+        else:
+            self.add(wait.node_id, "wait", _waits(wait))
+
+    def told_port(self, branched: Branched) -> str:
+        failure = self.failures.pop(branched.node_id, "")
+        if not failure:
+            return branched.port
+        return f"{branched.port}; branch not taken, the rule failed with {failure}"
+
+    def stopped(self, node_id: str) -> Simulation:
+        stop = f'The simulation stops before "{node_id}": it visits at most {MAX_STEPS} nodes.'
+        self.add(
+            node_id, "error", stop, suggestion="Put an end into the loop, or shorten the path."
+        )
+        return self.ended(False, stop)
+
+    def suggest(self, suggestion: str) -> None:
+        """Something is wrong, yet the walk goes on: it is said at the step told last."""
+        self.steps[-1] = self.steps[-1]._replace(suggestion=suggestion)
 
     def tell_exit(self, entry: Exited) -> Simulation:
         at_the_door = self.visited <= 1 and entry.reason == "exit_criteria"
@@ -290,3 +339,12 @@ class _Simulator:
 def _waits(entry: Wait) -> str:
     until = f"until {entry.until}" if entry.until is not None else "without end"
     return f"for {', '.join(entry.events)}, {until}" if entry.events else until
+
+
+def _told_error(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _sound_part(node: Node, broken: Mapping[str, Problem]) -> Node:
+    """The node, without the configuration that nothing can be made of."""
+    return node.model_copy(update={node.kind: None}) if node.id in broken else node

@@ -14,23 +14,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
-from typing import Literal, NamedTuple, TypeGuard, assert_never
+from typing import Literal, NamedTuple, assert_never
 
-import whenever
-from tzdata import IANA_VERSION  # type: ignore[import-untyped]
-from whenever import Date, Instant, PlainDateTime, Time, TimeDelta, TimeZoneNotFoundError, ZonedDateTime
+from whenever import (
+    Date,
+    Instant,
+    PlainDateTime,
+    Time,
+    TimeDelta,
+    TimeZoneNotFoundError,
+    ZonedDateTime,
+)
 
-# With no directory of the host to look in, whenever reads the package tzdata: hosts lag behind the
-# law, and an answer must not depend on the machine. This is whenever's own path: it holds for the
-# whole process, and zoneinfo and other libraries do not see it.
-whenever.reset_tzpath(())
-whenever.clear_tzcache()
-
-ZONES = frozenset(files("tzdata").joinpath("zones").read_text("ascii").split()) - {"Factory"}
-"""Every usable name. "Factory" is the database's word for a clock that nobody has set."""
+from journeykit_engine.zone import EARLIEST as EARLIEST
+from journeykit_engine.zone import LATEST as LATEST
+from journeykit_engine.zone import ZONES as ZONES
+from journeykit_engine.zone import first_zone as first_zone
+from journeykit_engine.zone import is_zone as is_zone
+from journeykit_engine.zone import shown, skipped_dates
+from journeykit_engine.zone import tz_release as tz_release
 
 Unit = Literal["minute", "hour", "day", "week", "business_day"]
 
@@ -53,23 +56,15 @@ DAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MON_FRI = frozenset(range(5))
 EVERY_DAY = frozenset(range(7))
 
-EARLIEST = Instant.from_utc(2, 1, 1)
-LATEST = Instant.from_utc(9999, 1, 1)
 FAR = Instant.from_utc(9980, 1, 1)  # no allowed duration leads from before this past LATEST
-"""A year inside what `whenever` can say: a search from any instant between the two stays sayable in
-every zone. A wait that would end later ends here."""
 
 SEARCH_DAYS = 14
 """How far a search for an opening or a weekday looks: every week pattern shows itself in seven days
 and once more should the first be the week in which a zone skipped a date."""
 
-END_OF_TABLES = 2100
-"""The year from which zone data hold only yearly rules of an hour; Morocco's table ends in 2087."""
-
 MINUTES_A_DAY = 24 * 60
 MINUTES_A_WEEK = 7 * MINUTES_A_DAY
 SHARE_BITS = 32  # a share is the first four bytes of a hash, as in `allot`
-SHOWN_CHARACTERS = 60  # of a text from outside in a message; the longest zone name has 32
 
 
 class BadDuration(ValueError):
@@ -320,9 +315,9 @@ def window_faults(days: Sequence[str], opens: str, closes: str) -> list[tuple[st
     for field, text in (("from", opens), ("to", closes)):
         if not CLOCK.fullmatch(text):
             expected = 'write a time from "00:00" to "23:59", as "09:30"'
-            faults.append((field, f'"{field}" is {_shown(text)}; {expected}.'))
+            faults.append((field, f'"{field}" is {shown(text)}; {expected}.'))
     if opens == closes and CLOCK.fullmatch(opens):
-        faults.append(("to", f'"from" and "to" are both {_shown(opens)}; the window never opens.'))
+        faults.append(("to", f'"from" and "to" are both {shown(opens)}; the window never opens.'))
     return faults
 
 
@@ -343,7 +338,7 @@ def day_faults(names: Sequence[str]) -> list[str]:
     faults = []
     for name in dict.fromkeys(names):
         if name not in DAY_NAMES:
-            faults.append(f"The day {_shown(name)} is unknown; write one of {known}.")
+            faults.append(f"The day {shown(name)} is unknown; write one of {known}.")
         elif names.count(name) > 1:
             faults.append(f'The day "{name}" is named more than once; name it once.')
     return faults
@@ -408,7 +403,7 @@ def days_until(day: Date, today: Date, annual: bool) -> int:
     if annual:
         this_year = _anniversary(day, today.year)
         day = this_year if this_year >= today else _anniversary(day, today.year + 1)
-    return int(day.since(today, total="days"))
+    return -int(today.since(day, total="days"))  # the other way fails at the calendar's ends
 
 
 def days_since(day: Date, today: Date, annual: bool) -> int:
@@ -457,14 +452,14 @@ def parse_duration(text: object) -> Duration:
     match = DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise BadDuration(
-            f"{_shown(text)} is not a duration; write a whole number from 1 and one of"
+            f"{shown(text)} is not a duration; write a whole number from 1 and one of"
             ' m, h, d, w or bd, with nothing between them, as "5bd".'
         )
     digits, suffix = match.groups()
     unit = SUFFIXES[suffix]
     if len(digits) > len(str(MAX_AMOUNTS[unit])) or int(digits) > MAX_AMOUNTS[unit]:
         most = f"{MAX_AMOUNTS[unit]}{suffix}"
-        raise BadDuration(f'{_shown(text)} is too long; write at most "{most}", about ten years.')
+        raise BadDuration(f'{shown(text)} is too long; write at most "{most}", about ten years.')
     return Duration(int(digits), unit)
 
 
@@ -476,12 +471,12 @@ def duration_fault(amount: object, unit: object) -> str | None:
     """
     known = next((name for name in MAX_AMOUNTS if name == unit), None)
     if known is None:
-        return f"The unit is {_shown(unit)}; write one of {', '.join(MAX_AMOUNTS)}.{_meant(unit)}"
+        return f"The unit is {shown(unit)}; write one of {', '.join(MAX_AMOUNTS)}.{_meant(unit)}"
     most = MAX_AMOUNTS[known]
     if type(amount) is int and 1 <= amount <= most:
         return None
     expected = f'write a whole number from 1 to {most} for the unit "{known}"'
-    return f"The amount is {_shown(amount)}; {expected}."
+    return f"The amount is {shown(amount)}; {expected}."
 
 
 def _meant(unit: object) -> str:
@@ -514,11 +509,11 @@ def read_instant(text: object) -> Instant:
 def _instant_fault(text: object) -> str:
     if isinstance(text, str) and _is_naive(text):
         return (
-            f"NAIVE_DATETIME: {_shown(text)} does not say in which zone; attach one,"
+            f"NAIVE_DATETIME: {shown(text)} does not say in which zone; attach one,"
             f' as "{text}Z" for UTC or "{text}+02:00".'
         )
     return (
-        f"{_shown(text)} is not an instant; write an ISO 8601 timestamp of the years 2 to 9998"
+        f"{shown(text)} is not an instant; write an ISO 8601 timestamp of the years 2 to 9998"
         ' with Z or an offset, as "2026-06-01T10:00:00Z" or "2026-06-01T10:00:00+02:00".'
     )
 
@@ -534,69 +529,6 @@ def _is_naive(text: str) -> bool:
 def write_instant(at: Instant) -> str:
     """UTC with Z, as "2026-06-01T10:00:00Z"; a fraction of a second only when there is one."""
     return at.format_iso()
-
-
-def _shown(value: object) -> str:
-    """A value from outside as a message repeats it: texts in double quotes."""
-    return f'"{_text(value)}"' if isinstance(value, str) else _text(value)
-
-
-def _text(value: object) -> str:
-    """Shortened, and with whatever cannot be seen, or not be stored (U+0000), as an escape."""
-    if isinstance(value, int) and value.bit_length() > 64:
-        return "a number of more than 64 bits"  # Python refuses to write out very long ones
-    text = value if isinstance(value, str) else repr(value)
-    if len(text) > SHOWN_CHARACTERS:
-        text = f"{text[:SHOWN_CHARACTERS]}…"
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-
-
-def is_zone(name: object) -> TypeGuard[str]:
-    """Whether `name` is exactly a name of the package's own list; never raises.
-
-    A host's extra files ("localtime", "posixrules"), other cases and paths are no zones.
-    """
-    return isinstance(name, str) and name in ZONES
-
-
-def first_zone(candidates: Sequence[object]) -> tuple[str, tuple[str, ...]]:
-    """The first usable name, and the unusable ones before it as text for a note.
-
-    None and "" mean that nothing is set and are not noted; with no usable name the zone is "UTC".
-
-    >>> first_zone([None, "Mars/Phobos", "Asia/Tehran"])
-    ('Asia/Tehran', ('Mars/Phobos',))
-    """
-    unusable: list[str] = []
-    for name in candidates:
-        if is_zone(name):
-            return name, tuple(unusable)
-        if name is not None and name != "":
-            unusable.append(_text(name))
-    return "UTC", tuple(unusable)
-
-
-def tz_release() -> str:
-    """The release of the zone data in use, as IANA names it: "2026f"."""
-    return str(IANA_VERSION)
-
-
-@lru_cache(maxsize=len(ZONES))
-def skipped_dates(zone: str) -> tuple[Date, ...]:
-    """The dates that never were in `zone`: where it crossed the date line, else ().
-
-    >>> skipped_dates("Pacific/Apia")
-    (Date("2011-12-30"),)
-    """
-    skipped = []
-    change = EARLIEST.to_tz(zone).next_transition()
-    while change is not None and change.year < END_OF_TABLES:
-        day = change.to_instant().subtract(nanoseconds=1).to_tz(zone).date().next_day()
-        while day < change.date():
-            skipped.append(day)
-            day = day.next_day()
-        change = change.next_transition()
-    return tuple(skipped)
 
 
 def _clock_shows(day: Date, time: Time, zone: str) -> Instant:

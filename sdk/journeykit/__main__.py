@@ -152,7 +152,7 @@ def simulate(
     journeykit simulate cart.json --user-id u_9137
     journeykit simulate cart.json --person sara.json --answer "wait_purchase=timeout"
     """
-    from journeykit.journey import Journey
+    from journeykit.journeys import Journey
     from journeykit.run import simulate as walk
     from journeykit_engine.strict_json import read_json
 

@@ -367,7 +367,7 @@ class Path(Chain):
     def __init__(self, steps: Sketch | None = None) -> None:
         self._sketch = steps if steps is not None else Sketch()
 
-    def _with(self, changed: Sketch) -> Path:  # type: ignore[override]
+    def _with(self, changed: Sketch) -> Path:
         return Path(changed)
 
     def __repr__(self) -> str:

@@ -4,11 +4,13 @@ text that stands in for it where nothing can draw.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -185,9 +187,28 @@ def _by_pygraphviz(dot: str, format: str) -> bytes | None:
     except ImportError:
         return None
     try:
-        return bytes(pygraphviz.AGraph(string=dot).draw(format=format, prog="dot"))
+        with _quiet_fonts():
+            return bytes(pygraphviz.AGraph(string=dot).draw(format=format, prog="dot"))
     except (OSError, ValueError, RuntimeWarning):
         return None
+
+
+@contextmanager
+def _quiet_fonts() -> Iterator[None]:
+    """The font library inside pygraphviz' wheel is older than the configuration of some hosts, and
+    says so from C, past `sys.stderr`: the descriptor itself must look away while it draws."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # a process without standard error has nothing to be kept quiet
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _by_graphviz_pure(dot: str, format: str) -> bytes | None:

@@ -137,7 +137,7 @@ class Trait(_LeafSubject, Measured[Rule], Dated[Rule]):
     positive comparison, so it passes the negative ones."""
 
     __slots__ = ()
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Local(_LeafSubject, Valued[Rule]):

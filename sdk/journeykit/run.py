@@ -24,7 +24,7 @@ from journeykit.mistake import JourneyError
 
 if TYPE_CHECKING:
     from journeykit.drawing import Drawing
-    from journeykit.journey import Journey
+    from journeykit.journeys import Journey
 
 Rows = Iterable[Mapping[str, Any]]
 

@@ -82,11 +82,10 @@ def _statements(calls: list[str]) -> Iterator[str]:
 def _begun(graph: Graph, name: str) -> list[str] | None:
     """The calls for all that is not a node; None where they do not give these fields."""
     numbers = {"journey_id": graph.journey_id, "version": graph.version}
-    given = {field: number for field, number in numbers.items() if number}
-    args = ([name] if name else [], given)
+    given: dict[str, Any] = {field: number for field, number in numbers.items() if number}
     settings = [*_settings(graph)]
     try:
-        begun = journey(*args[0], **args[1])
+        begun = journey(name, **given)
         for method, values, kwargs in settings:
             begun = getattr(begun, method)(*values, **kwargs)
     except JourneyError:
@@ -94,7 +93,7 @@ def _begun(graph: Graph, name: str) -> list[str] | None:
     bare = graph.model_copy(update={"nodes": [], "entry_id": ""})
     if begun.graph != bare:
         return None
-    opening = _call("jk.journey", _arguments(*args))
+    opening = _call("jk.journey", _arguments([name] if name else [], given))
     return [opening, *(_call(f".{setting[0]}", _setting_code(setting)) for setting in settings)]
 
 

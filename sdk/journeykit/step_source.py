@@ -266,7 +266,7 @@ def _action(
         case graph.EnterJourney():
             return _plain("enter_journey", action.journey_id)
         case graph.Task():
-            outcomes = (action.connected_outcomes, [])
+            outcomes: tuple[Any, Any] = (action.connected_outcomes, [])
             known = _known(title=(action.title, ""), connected_outcomes=outcomes)
             return _plain("task", action.task, **known)
         case _:

@@ -950,3 +950,10 @@ def test_somebody_born_on_29_february_has_a_birthday_every_year(year: int) -> No
 @given(moments)
 def test_an_instant_is_read_as_it_was_written(moment: Instant) -> None:
     assert timing.read_instant(timing.write_instant(moment)) == moment
+
+
+def test_days_are_counted_up_to_the_ends_of_the_calendar() -> None:
+    today = Date(2026, 6, 1)
+
+    assert timing.days_until(Date(9999, 12, 31), today, annual=False) == 2_912_291
+    assert timing.days_until(Date(1, 1, 1), today, annual=False) == -739_767
