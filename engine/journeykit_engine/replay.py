@@ -216,6 +216,7 @@ class _Stage:
             history = self.history[user_id] = {}
             found = self.people[user_id] = Person(user_id, NOTHING, None, history)
             self.sums.people.add(user_id)
+            self.is_news(found)
         return found
 
     def learn(self, line: Line) -> None:
@@ -299,11 +300,9 @@ class _Stage:
         self.settle(line.user_id, Step(prior, refused, self.person(line.user_id), line.at))
 
     def react(self, user_id: str, event: Event) -> None:
-        program = self.program
-        if program.hears(event):
-            instance = self.instances.get(user_id)
-            for step in walk.react(program, self.people[user_id], instance, event):
-                self.settle(user_id, step)
+        person, instance = self.people[user_id], self.instances.get(user_id)
+        for step in walk.react(self.program, person, instance, event):
+            self.settle(user_id, step)
 
     # --- a step is taken
 

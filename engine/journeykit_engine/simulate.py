@@ -235,6 +235,8 @@ class _Simulator:
                 return end
             if "" in self.failures and self.steps:
                 self.suggest(f"The exit rule failed with {self.failures.pop('')}; it did not hold.")
+        if trail and isinstance(trail[-1], Failed):
+            return self.ended(False, f'Stopped at "{trail[-1].node_id}": {trail[-1].message}')
         return None
 
     def tell_one(self, entry: Entry) -> Simulation | None:
@@ -255,7 +257,6 @@ class _Simulator:
                 self.add(entry.node_id, "effect", f"{entry.kind} withheld: {entry.reason}")
             case Failed():
                 self.add(entry.node_id, "error", entry.message, suggestion=self.fix(entry))
-                return self.ended(False, f'Stopped at "{entry.node_id}": {entry.message}')
             case Noted():
                 self.suggest(f"{entry.note}: {entry.detail}")
             case Exited():
@@ -310,7 +311,9 @@ class _Simulator:
 
     def fix(self, failed: Failed) -> str:
         fixes = [p.fix for p in self.problems if (p.node_id, p.code) == failed[:2]]
-        return fixes[0] if fixes else "Put a wait into the path."
+        if fixes:
+            return fixes[0]
+        return "Put a wait into the path." if failed.code == "STEP_LIMIT" else ""
 
     def add(
         self,

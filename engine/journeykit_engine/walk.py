@@ -78,13 +78,16 @@ def react(
     latest one of this person in any version of the journey, or None. In order: a wait whose time
     had passed before the event arrived goes on without it; the event ends the pass (`exit_on`, an
     opt-out, exit criteria that mention it) or wakes it; then the trigger is asked, so that one
-    event may end a pass and start the next. A paused pass can be ended, never woken.
+    event may end a pass and start the next. A paused pass can be ended, never woken. A pass in
+    another version is left alone: only the program of its own version can wake or end it.
     """
     if event.name not in program.hears_events and not program.hears(event):
         return ()
     if instance is None or not instance.is_live:
         return (enter(program, person, instance, event),) if triggers(program, event) else ()
-    steps = _react_inside(program, person, instance, event)
+    steps: list[Step] = []
+    if instance.version == program.version:
+        steps = _react_inside(program, person, instance, event)
     if steps:
         instance, person = steps[-1].instance, steps[-1].person
     if triggers(program, event) and not (steps and steps[-1].failure):

@@ -1,25 +1,30 @@
 """The command line: validate, simulate, replay and render a journey.
 
-Exit codes: 0 fine, 1 the journey has problems or the input cannot be used, 2 the call is wrong.
+Exit codes: 0 fine, 1 the journey has problems or the input cannot be used, 2 the call is wrong,
+130 interrupted, 141 nobody reads the output any more, 143 told to stop.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import Enum
-from importlib.metadata import version
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from journeykit_engine.check import Report
     from journeykit_engine.document import Document
+    from journeykit_engine.strict_json import BadJson
+
+INTERRUPTED, NOBODY_READS, STOPPED = 130, 141, 143  # as a shell counts: 128 and the signal
+STANDARD_INPUT = Path("-")
 
 app = typer.Typer(
     name="journeykit",
@@ -29,17 +34,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-JOURNAL_BATCH = 20_000  # records between two writes; memory stays flat, calls stay few
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """How an answer is written."""
 
     text = "text"
     json = "json"
 
 
-class Theme(str, Enum):
+class Theme(StrEnum):
     """The colours of a drawing."""
 
     light = "light"
@@ -47,7 +51,7 @@ class Theme(str, Enum):
     auto = "auto"
 
 
-class Direction(str, Enum):
+class Direction(StrEnum):
     """Top to bottom or left to right."""
 
     TB = "TB"
@@ -55,12 +59,26 @@ class Direction(str, Enum):
 
 
 GraphFile = Annotated[
-    Path, typer.Argument(help="The journey as JSON: a graph, {name, graph} or steps; - reads stdin")
+    Path,
+    typer.Argument(
+        metavar="JOURNEY",
+        show_default=False,
+        help="The journey as JSON: a graph, {name, graph} or steps. A - reads standard input.",
+    ),
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for programs")]
+FormatOption = Annotated[Format, typer.Option("--format", help="For people or for programs.")]
 ZoneOption = Annotated[
-    str, typer.Option("--account-timezone", help="The account's zone, where the journey names none")
+    str,
+    typer.Option(metavar="ZONE", help="The account's time zone, where the journey names none."),
 ]
+
+
+def _file(help: str, *names: str) -> Any:
+    return typer.Option(*names, metavar="FILE", help=help, show_default=False)
+
+
+def _instant(help: str) -> Any:
+    return typer.Option(metavar="INSTANT", help=help, show_default=False)
 
 
 class Refused(Exception):
@@ -69,31 +87,73 @@ class Refused(Exception):
 
 def main() -> None:
     """Run the command line; every fault of an input is one clear line, never a traceback."""
-    from journeykit_engine.shape import BadGraph
-
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # names of nodes are in any language
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # what is begun is cleared away
     try:
-        app(prog_name="journeykit")
-    except BadGraph as bad:
-        fail("\n".join(f"{p.path}: {p.message} {p.fix}".lstrip(": ") for p in bad.problems))
-    except (Refused, ValueError) as bad:
-        fail(str(bad))
-    except FileNotFoundError as missing:
-        fail(f'There is no file "{missing.filename}".')
-    except IsADirectoryError as folder:
-        fail(f'"{folder.filename}" is a folder; name a file.')
-    except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        try:
+            app(sys.argv[1:] or ["--help"], prog_name="journeykit")
+        finally:
+            say()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        fail(_reason(error))
 
 
-def fail(message: str) -> None:
+def _reason(error: Exception) -> str:
+    """What is wrong with the input; any other fault is ours, and raised."""
+    match error:
+        case FileNotFoundError():
+            return f'there is no file "{error.filename}".'
+        case IsADirectoryError():
+            return f'"{error.filename}" is a folder; name a file.'
+        case OSError():
+            reason = error.strerror or str(error)
+            return f'"{error.filename}": {reason}' if error.filename else reason
+        case Refused() | ValueError():
+            return str(error)
+    from journeykit.drawing import CannotDraw
+
+    if isinstance(error, CannotDraw):
+        return str(error)
+    raise error
+
+
+def fail(message: str) -> NoReturn:
     """Say what is wrong on standard error, and leave with 1."""
-    print(f"journeykit: {message}", file=sys.stderr)
+    note(message)
     sys.exit(1)
 
 
+def say(*answer: object) -> None:
+    """Print an answer, all of it; where nobody reads it any more, leave without a word."""
+    if sys.stdout is None:
+        return
+    try:
+        print(*answer, end="\n" if answer else "", flush=True)
+    except OSError as error:
+        # What is left of it would be tried again, and complained about, when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            sys.exit(NOBODY_READS)
+        raise Refused(f"standard output: {error.strerror}.") from None
+
+
+def note(message: str) -> None:
+    """Say something beside the answer."""
+    print(f"journeykit: {message}", file=sys.stderr)
+
+
 def _version(asked: bool) -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
     if asked:
-        print(f"journeykit {version('journeykit')}")
+        try:
+            say(f"journeykit {version('journeykit')}")
+        except PackageNotFoundError:
+            say("journeykit, not installed")
         raise typer.Exit
 
 
@@ -107,198 +167,292 @@ def root(
     """Customer journeys: check them, walk one person or a whole history through them, draw them.
 
     \b
-    journeykit validate cart.json
-    journeykit simulate cart.json --person sara.json
-    journeykit replay cart.json --events events.jsonl --until 2026-12-31T00:00:00Z
-    journeykit render cart.json -o cart.svg
+    Examples:
+      journeykit validate cart.json
+      journeykit simulate cart.json --user-id sara
+      journeykit replay cart.json --events events.jsonl
+      journeykit render cart.json -o cart.svg
     """
 
 
-@app.command()
+@app.command(short_help="List the problems and warnings of a journey.")
 def validate(
     graph: GraphFile, format: FormatOption = Format.text, account_timezone: ZoneOption = "UTC"
 ) -> None:
     """List every problem and warning of a journey; exit 1 when there are problems.
 
     \b
-    journeykit validate cart.json
-    journeykit validate cart.json --format json | jq .problems
+    Examples:
+      journeykit validate cart.json
+      journeykit validate cart.json --format json | jq .problems
     """
-    from journeykit_engine.document import judge
-
-    report = judge(_text(graph), account_timezone=account_timezone)
-    print(json.dumps(report.to_dict(), ensure_ascii=False) if format is Format.json else _told(report))
+    report = _judged(_text(graph), account_timezone)
+    say(_json(report.to_dict()) if format is Format.json else _told(report))
     raise typer.Exit(0 if report.valid else 1)
 
 
-@app.command()
+@app.command(short_help="Walk one person through a journey.")
 def simulate(
     graph: GraphFile,
     person: Annotated[
         Path | None,
-        typer.Option(help="JSON of {user_id, traits, timezone, events, segments}"),
+        _file("Who walks, as JSON: {user_id, traits, timezone, events, segments}."),
     ] = None,
-    user_id: Annotated[str, typer.Option(help="A person with no traits and no history")] = "someone",
-    at: Annotated[str | None, typer.Option(help="When it begins, ISO 8601; now if absent")] = None,
+    user_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Who walks: somebody with no traits and no history."),
+    ] = None,
+    at: Annotated[str | None, _instant("When it begins, ISO 8601; now if absent.")] = None,
     answer: Annotated[
-        list[str] | None, typer.Option(help="WAIT=EVENT or WAIT=timeout, may be repeated")
+        list[str] | None,
+        typer.Option(
+            metavar="WAIT=ANSWER",
+            show_default=False,
+            help="How an event wait ends: an event or timeout. May be repeated.",
+        ),
     ] = None,
     account_timezone: ZoneOption = "UTC",
     format: FormatOption = Format.text,
 ) -> None:
     """Walk one person through a journey, waits passed over; nothing is stored or sent.
 
+    A draft is walked as far as it is sound; exit 1 when it has problems.
+
     \b
-    journeykit simulate cart.json --user-id u_9137
-    journeykit simulate cart.json --person sara.json --answer "wait_purchase=timeout"
+    Examples:
+      journeykit simulate cart.json --user-id sara
+      journeykit simulate cart.json --person sara.json --answer ask=timeout
     """
     from journeykit.journeys import Journey
     from journeykit.run import simulate as walk
-    from journeykit_engine.strict_json import read_json
 
+    _refuse_two_inputs(JOURNEY=graph, **{"--person": person})
+    if person is not None and user_id is not None:
+        raise Refused("--person and --user-id are both given; keep one of them.")
     found = _document(graph)
-    given: Any = user_id if person is None else read_json(person.read_bytes())
-    if not isinstance(given, str | dict):
-        raise Refused(f'"{person}" must hold an object with "user_id".')
-    answers = dict(_pair(text) for text in answer or ())
+    given: Any = _person(person) if person is not None else user_id
     trace = walk(
         Journey.from_graph(found.graph, found.name),
-        given,
-        at,
+        "someone" if given is None else given,
+        _moment("--at", at),
         account_timezone=account_timezone,
-        answers=answers,
+        answers=dict(_pair(text) for text in answer or ()),
     )
-    print(json.dumps(trace.to_dict(), ensure_ascii=False) if format is Format.json else trace)
+    say(_json(trace.to_dict()) if format is Format.json else trace)
+    raise typer.Exit(1 if trace.simulation.problems else 0)
 
 
-@app.command()
+@app.command(short_help="Walk a whole history through a journey.")
 def replay(
     graph: GraphFile,
-    events: Annotated[Path, typer.Option(help="What happened, JSON lines in the Segment shapes")],
+    events: Annotated[Path, _file("What happened: JSON lines in the Segment shapes.")],
     people: Annotated[
-        Path | None, typer.Option(help="JSON lines of {userId, traits, timezone}")
+        Path | None, _file("Who is known before: JSON lines of {userId, traits, timezone}.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help="When the journey is published; the first line if absent")
+        str | None, _instant("When the journey is published; the first line if absent.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="The last instant lived through; the last line if absent")
+        str | None, _instant("The last moment lived through; the last line if absent.")
     ] = None,
     account_timezone: ZoneOption = "UTC",
     templates: Annotated[
-        Path | None, typer.Option(help='JSON of texts by template id: {"3": "Hi {{ name }}"}')
+        Path | None,
+        _file(
+            'Texts by template id, as JSON: {"3": "Hi {{name}}"}. A message whose text misses '
+            "a value is suppressed."
+        ),
     ] = None,
-    scan_every: Annotated[str, typer.Option(help="Between two looks at a segment")] = "1h",
-    journal: Annotated[Path | None, typer.Option(help="Write all that happened, JSON lines")] = None,
-    summary: Annotated[Path | None, typer.Option(help="Write the sums, JSON")] = None,
+    scan_every: Annotated[
+        str, typer.Option(metavar="DURATION", help="Between two looks at a segment.")
+    ] = "1h",
+    journal: Annotated[Path | None, _file("Where all that happens goes, as JSON lines.")] = None,
+    summary: Annotated[Path | None, _file("Where the sums go, as JSON.")] = None,
     format: FormatOption = Format.text,
 ) -> None:
     """Walk a whole history through a journey on a virtual clock; nothing is stored or sent.
 
     \b
-    journeykit replay winback.json --events orders.jsonl --until 1998-07-31T00:00:00Z \\
-        --journal journal.jsonl --summary summary.json
+    Examples:
+      journeykit replay cart.json --events events.jsonl
+      journeykit replay winback.json --events orders.jsonl \\
+          --people people.jsonl --until 1998-07-31T00:00:00Z \\
+          --journal journal.jsonl --summary summary.json
     """
-    from journeykit import history
-    from journeykit.run import interval_of, moment_of, summary_text
+    from journeykit import history, output
+    from journeykit.run import interval_of, span_of, summary_text, uncollected
     from journeykit_engine import replay as engine
     from journeykit_engine.program import compile_graph
 
+    inputs = {"JOURNEY": graph, "--events": events, "--people": people, "--templates": templates}
+    _refuse_two_inputs(**inputs)
+    output.refuse_outputs({"--journal": journal, "--summary": summary}, inputs)
+    begins, ends = span_of(since, until, dashes="--")
+    every = interval_of(scan_every, "--scan-every")
     found = _sound(graph, account_timezone)
-    program = compile_graph(found.graph, account_timezone)
-    known = history.read_people(people) if people is not None else []
-    lines = history.read_lines(events)
-    begins = None if since is None else moment_of("since", since)
-    ends = None if until is None else moment_of("until", until)
-    every, render = interval_of(scan_every), templates and history.read_templates(templates)
-    import gc; gc.disable()
-    with _sink(journal) as sink, _progress(len(lines)) as progress:
-        sums = engine.run(
-            program,
-            lines,
-            known,
-            sink,
-            since=begins,
-            until=ends,
-            scan_every=every,
-            render=render or None,
-            progress=progress,
-        )
-    if summary is not None:
-        with _whole(summary) as file:
-            file.write(json.dumps(sums, ensure_ascii=False, indent=2).encode() + b"\n")
-    print(json.dumps(sums, ensure_ascii=False) if format is Format.json else summary_text(sums))
+    with uncollected():
+        known = _read(people, history.people_in) if people is not None else []
+        render = _read(templates, history.templates_in) if templates is not None else None
+        lines = _read(events, history.lines_in)
+        with output.whole(journal) as told, output.whole(summary) as summed:
+            with output.sink_to(told) as sink, _progress(len(lines)) as progress:
+                sums = engine.run(
+                    compile_graph(found.graph, account_timezone),
+                    lines,
+                    known,
+                    sink,
+                    since=begins,
+                    until=ends,
+                    scan_every=every,
+                    render=render,
+                    progress=progress,
+                )
+            if summed is not None:
+                summed.write(json.dumps(sums, ensure_ascii=False, indent=2).encode() + b"\n")
+    if not lines:
+        note(f'"{events}" holds no line; nothing happened.')
+    elif ends is not None and lines[0].at > ends:
+        note(f'"{events}" begins at {lines[0].at}, after "--until"; nothing happened.')
+    say(_json(sums) if format is Format.json else summary_text(sums))
 
 
-@app.command()
-def render(
+@app.command(name="render", short_help="Draw a journey.")
+def render_(
     graph: GraphFile,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="svg, png, pdf, html or dot by its ending")
+        Path | None,
+        _file("svg, png, pdf, html or dot by its ending.", "-o", "--output"),
     ] = None,
     stats: Annotated[
-        Path | None, typer.Option(help="A summary of replay: its figures become a funnel")
+        Path | None, _file("A summary that replay wrote: its figures make a funnel.")
     ] = None,
-    path: Annotated[str, typer.Option(help="Node ids, comma between: this path is lit up")] = "",
-    theme: Annotated[Theme, typer.Option(help="The colours")] = Theme.light,
-    direction: Annotated[Direction, typer.Option(help="Where it runs to")] = Direction.TB,
+    path: Annotated[
+        str,
+        typer.Option(metavar="IDS", help="Node ids with commas between: this path is lit up."),
+    ] = "",
+    theme: Annotated[Theme, typer.Option(help="The colours.")] = Theme.light,
+    direction: Annotated[
+        Direction, typer.Option(help="Top to bottom or left to right.")
+    ] = Direction.TB,
 ) -> None:
     """Draw a journey; without --output print its outline.
 
     \b
-    journeykit render cart.json -o cart.svg
-    journeykit render winback.json --stats summary.json -o funnel.html
+    Examples:
+      journeykit render cart.json
+      journeykit render cart.json -o cart.svg --theme auto
+      journeykit render winback.json --stats summary.json -o funnel.html
     """
     from journeykit.draw import draw
     from journeykit.outline import outline
+    from journeykit.output import place_for, refuse_outputs
     from journeykit_engine.check import check
-    from journeykit_engine.strict_json import read_json
 
+    _refuse_two_inputs(JOURNEY=graph, **{"--stats": stats})
+    refuse_outputs({"--output": output}, {"JOURNEY": graph, "--stats": stats})
+    _refuse_ending(output)
     found = _document(graph)
+    figures = _figures(stats) if stats is not None else None
+    lit = _node_ids(found, path)
     if output is None:
-        print(outline(found.graph, found.name))
+        say(outline(found.graph, found.name))
         return
-    figures: Any = read_json(stats.read_bytes()) if stats is not None else None
-    if figures is not None and not isinstance(figures, dict):
-        raise Refused(f'"{stats}" must hold the object that replay writes as its summary.')
     drawing = draw(
         found.graph,
         name=found.name,
-        stats=figures.get("nodes", figures) if figures else None,
-        path=[part.strip() for part in path.split(",") if part.strip()],
+        stats=figures,
+        path=lit,
         problems=check(found.graph).problems,
         theme=theme.value,
         direction=direction.value,
     )
-    drawing.save(output)
-    print(output)
+    with place_for(output) as made:
+        drawing.save(made)
+    say(output)
+
+
+# --- what is read ---
+
+
+def _open(path: Path) -> BinaryIO:
+    return sys.stdin.buffer if path == STANDARD_INPUT else path.open("rb")
+
+
+def _name(path: Path) -> str:
+    return "standard input" if path == STANDARD_INPUT else path.name
+
+
+def _read(path: Path, reader: Callable[[BinaryIO, str], Any]) -> Any:
+    with _open(path) as file:
+        return reader(file, _name(path))
+
+
+def _refuse_two_inputs(**inputs: Path | None) -> None:
+    both = [option for option, path in inputs.items() if path == STANDARD_INPUT]
+    if len(both) > 1:
+        raise Refused(f"{both[0]} and {both[1]} both read standard input; name a file for one.")
 
 
 def _text(path: Path) -> bytes:
-    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    with _open(path) as file:
+        text = file.read()
+    if not text.strip():
+        raise Refused(f"{_name(path)} is empty; a journey as JSON was expected.")
+    return text
 
 
 def _document(path: Path) -> Document:
     from journeykit_engine.document import read_document
+    from journeykit_engine.shape import BadGraph
+    from journeykit_engine.strict_json import BadJson
 
-    return read_document(_text(path))
+    try:
+        return read_document(_text(path))
+    except BadGraph as bad:
+        faults = [f"{p.path}: {p.message} {p.fix}".removeprefix(": ") for p in bad.problems]
+        raise Refused("\n".join([f"{_name(path)} is no journey.", *faults])) from None
+    except BadJson as bad:
+        raise Refused(f"{_name(path)}{_place(bad)}: {bad.message} {bad.fix}") from None
+
+
+def _judged(text: bytes, zone: str) -> Report:
+    """Every problem; that the text is no JSON, or holds no graph, is one too."""
+    from journeykit_engine.check import Report
+    from journeykit_engine.document import judge
+    from journeykit_engine.shape import BadGraph, Problem
+    from journeykit_engine.strict_json import BadJson
+
+    try:
+        return judge(text, account_timezone=zone)
+    except BadGraph as bad:
+        return Report(tuple(bad.problems), ())
+    except BadJson as bad:
+        message = f"{bad.message.removesuffix('.')}{_place(bad)}."
+        return Report((Problem(bad.code, "", bad.path, message, bad.fix),), ())
+
+
+def _place(bad: BadJson) -> str:
+    return "" if bad.line is None else f", line {bad.line}, column {bad.column}"
 
 
 def _sound(path: Path, zone: str) -> Document:
     """The journey, which must have no problem to be walked."""
-    from journeykit_engine.document import judge, read_document
+    from journeykit_engine.document import read_document
 
     text = _text(path)
-    report = judge(text, account_timezone=zone)
+    report = _judged(text, zone)
     if not report.valid:
-        raise Refused(f"the journey is not ready.\n{_told(report)}")
+        raise Refused(f"{_name(path)} cannot be replayed.\n{_told(report)}")
     return read_document(text)
 
 
-def _told(report: Report) -> str:
-    from journeykit.report import Report as Shown
+def _person(path: Path) -> Mapping[str, Any]:
+    from journeykit.history import value_in
 
-    return repr(Shown(report))
+    given = _read(path, value_in)
+    if not isinstance(given, dict):
+        raise Refused(f'{_name(path)} must hold an object, as {{"user_id": "sara"}}.')
+    return given
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -308,43 +462,58 @@ def _pair(text: str) -> tuple[str, str]:
     return wait, branch
 
 
-@contextmanager
-def _whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that is there whole or not at all: written beside its place and moved there."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with beside.open("wb") as file:
-            yield file
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+def _moment(option: str, text: str | None) -> Any:
+    from journeykit.run import moment_of
+
+    return None if text is None else moment_of(option, text)
 
 
-@contextmanager
-def _sink(path: Path | None) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Where the journal's records go: to the file in batches, or nowhere."""
-    if path is None:
-        yield lambda record: None
-        return
-    import orjson
+def _figures(path: Path) -> Mapping[str, Mapping[str, int]]:
+    """The figures of each node, out of a summary or bare."""
+    from journeykit.history import value_in
 
-    kept: list[bytes] = []
-    with _whole(path) as file:
+    given = _read(path, value_in)
+    nodes = given.get("nodes", given) if isinstance(given, dict) else None
+    if not isinstance(nodes, dict) or not all(map(_are_counts, nodes.values())):
+        raise Refused(f"{_name(path)} is no summary of replay; give the file of its --summary.")
+    return nodes
 
-        def keep(record: dict[str, Any]) -> None:
-            kept.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-            if len(kept) >= JOURNAL_BATCH:
-                file.writelines(kept)
-                kept.clear()
 
-        yield keep
-        file.writelines(kept)
+def _are_counts(figures: object) -> bool:
+    return isinstance(figures, dict) and all(type(count) is int for count in figures.values())
+
+
+def _node_ids(found: Document, path: str) -> list[str]:
+    ids = [part.strip() for part in path.split(",") if part.strip()]
+    for node_id in ids:
+        if node_id not in found.graph.by_id:
+            raise Refused(f'--path names the node "{node_id}", which the journey has not.')
+    return ids
+
+
+def _refuse_ending(path: Path | None) -> None:
+    endings = (".svg", ".png", ".pdf", ".html", ".dot")
+    if path is not None and path.suffix.lower() not in endings:
+        raise Refused(f'--output "{path}" must end in {", ".join(endings[:-1])} or {endings[-1]}.')
+
+
+# --- what is told ---
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _told(report: Report) -> str:
+    from journeykit.report import Report as Shown
+
+    return repr(Shown(report))
 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], object] | None]:
     """A bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from tqdm import tqdm

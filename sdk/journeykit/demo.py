@@ -14,16 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from journeykit_engine.replay import Line
 from whenever import Date, Instant, TimeDelta
 
 import journeykit as jk
+from journeykit_engine.replay import Line
 
 ORDERS = Path(__file__).parents[2] / "notebooks" / "data" / "cdnow_master.txt.gz"
-OUTPUT = Path(__file__).parents[2] / "build" / "demo"
+OUTPUT = Path("build", "demo")  # in the folder where it is run
 UNTIL = Instant("1998-07-31T00:00:00Z")  # 31 days after the last order: nobody waits any more
 MONTH = TimeDelta(hours=24 * 30)
-SHOWN_MONTHS = ("1997-06", "1997-12")
+TIMES = "1997-01-01 to 1998-06-30"
+MISSING = (
+    'The order history "{}" is not there: it comes with the repository and not with the package. '
+    "Run python3 dev.py demo in a checkout."
+)
 
 
 class Order(NamedTuple):
@@ -71,7 +75,9 @@ def win_back() -> jk.Journey:
         .wait_for(
             {"purchase": lambda j: j.exit(id="came_back", label="bought again")},
             timeout="30d",
-            on_timeout=lambda j: j.send(email=1, id="win_back", label="we miss you").exit(id="written"),
+            on_timeout=lambda j: j.send(email=1, id="win_back", label="we miss you").exit(
+                id="written"
+            ),
             id="a_month",
             label="30 days without an order",
         )
@@ -119,14 +125,20 @@ def by_replay(replayed: jk.Replay) -> dict[str, int]:
 
 def main() -> int:
     """Run the demonstration; 0 when the engine and the plain computation agree."""
-    history = list(orders())
+    if not ORDERS.is_file():
+        print(MISSING.format(ORDERS), file=sys.stderr)
+        return 1
+    history = list(orders(ORDERS))
     journey = win_back()
     report = journey.validate()
     print(journey)
     print(f"\n{report}\n")
     if not report.valid:
         return 1
-    print(f"replaying {len(history):,} orders of real customers, 1997-01-01 to 1998-06-30 …", flush=True)
+    print(
+        f"replaying {len(history):,} orders of real customers, {TIMES} …",
+        flush=True,
+    )
     replayed = journey.replay(lines(history), until=UNTIL)
     mine, hand = by_replay(replayed), by_hand(history)
     print(f"\n{'':28}{'journeykit':>12}{'by hand':>12}")
@@ -159,11 +171,11 @@ def write(journey: jk.Journey, replayed: jk.Replay) -> None:
         replayed.draw(theme="auto"),
         "Win back",
         table,
-        "The CDNOW order history, 1997-01-01 to 1998-06-30, replayed to 1998-07-31.",
+        f"The CDNOW order history, {TIMES}, replayed to 1998-07-31.",
     )
     (OUTPUT / "funnel.html").write_text(page, encoding="utf-8")
     for path in (replayed.draw().save(OUTPUT / "funnel.svg"), OUTPUT / "funnel.html"):
-        print(f"wrote {path.relative_to(OUTPUT.parents[1])}")
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import hashlib
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -49,6 +49,8 @@ def dot_source(
     name: str = "",
     stats: Stats | None = None,
     path: Sequence[str] = (),
+    taken: Collection[tuple[str, str]] = (),
+    arms: Stats | None = None,
     problems: Sequence[Problem] = (),
     theme: Theme = "light",
     direction: Direction = "TB",
@@ -65,7 +67,16 @@ def dot_source(
     'digraph journey {'
     """
     return _Figure(
-        graph, name, stats or {}, tuple(path), tuple(problems), theme, direction, figure_id
+        graph,
+        name,
+        stats or {},
+        tuple(path),
+        frozenset(taken),
+        arms or {},
+        tuple(problems),
+        theme,
+        direction,
+        figure_id,
     ).dot()
 
 
@@ -76,6 +87,8 @@ def draw(
     name: str = "",
     stats: Stats | None = None,
     path: Sequence[str] = (),
+    taken: Collection[tuple[str, str]] = (),
+    arms: Stats | None = None,
     problems: Sequence[Problem] = (),
     theme: Theme = "light",
     direction: Direction = "TB",
@@ -87,7 +100,16 @@ def draw(
     with a hint, and raises nothing.
     """
     figure = _Figure(
-        graph, name, stats or {}, tuple(path), tuple(problems), theme, direction, figure_id
+        graph,
+        name,
+        stats or {},
+        tuple(path),
+        frozenset(taken),
+        arms or {},
+        tuple(problems),
+        theme,
+        direction,
+        figure_id,
     )
     dot, text = figure.dot(), outline(graph, name)
     if format == "dot":
@@ -162,6 +184,8 @@ class _Figure:
     name: str
     stats: Stats
     path: tuple[str, ...]
+    taken: frozenset[tuple[str, str]]
+    arms: Stats
     problems: tuple[Problem, ...]
     theme: Theme
     direction: Direction
@@ -177,9 +201,13 @@ class _Figure:
                 expected = "expected a letter, then letters, digits, - or _, at most 100 in all"
                 raise ValueError(f'figure_id "{shortened(self.asked_id, 60)}": {expected}.')
             return self.asked_id
-        stats = sorted((node, sorted(figures.items())) for node, figures in self.stats.items())
-        said = (self.graph.to_value(), self.name, stats, self.path, self.problems)
-        shape = repr((*said, self.theme, self.direction)).encode("utf-8", "backslashreplace")
+        figures = [
+            sorted((node, sorted(counts.items())) for node, counts in table.items())
+            for table in (self.stats, self.arms)
+        ]
+        drawn = (self.path, sorted(self.taken), self.problems, self.theme, self.direction)
+        said = repr((self.graph.to_value(), self.name, figures, drawn))
+        shape = said.encode("utf-8", "backslashreplace")
         return f"journey-{hashlib.sha256(shape).hexdigest()[:10]}"
 
     @property
@@ -331,7 +359,7 @@ class _Figure:
 
     def ink(self, i: int, edge: _Edge) -> str:
         source = self.graph.nodes[edge.source]
-        is_lit = (source.id, edge.way.target) in self.steps
+        is_lit = self.is_lit(source.id, edge.way)
         colour, words = "", edge.way.words
         if edge.way.target in self.missing:
             colour = self.colour("wrong line")
@@ -353,6 +381,16 @@ class _Figure:
                 f' penwidth="{self.width(flow, is_lit)}"' if self.stats or is_lit else "",
             )
         )
+
+    def is_lit(self, node_id: str, way: Way) -> bool:
+        if (node_id, way.target) not in self.steps:
+            return False
+        return (node_id, way.port) in self.taken or node_id not in self.chose
+
+    @cached_property
+    def chose(self) -> frozenset[str]:
+        """The nodes of which it is known which way was taken."""
+        return frozenset(node_id for node_id, _ in self.taken)
 
     def width(self, flow: int | None, is_lit: bool) -> str:
         if flow is None:
@@ -419,6 +457,9 @@ class _Figure:
             there = self.entered(edge.way.target)
             if ins[edge.target] > 1 or edge.way.target == self.graph.entry_id:
                 there = self.gone_on(edge.source)
+            arms = self.arms.get(self.graph.nodes[edge.source].id)
+            if arms is not None:
+                there = arms.get("holdout" if edge.way.is_held_out else edge.way.port, there)
             if there is not None:
                 found[i] = max(there, 0)
         return found

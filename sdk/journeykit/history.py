@@ -2,18 +2,21 @@
 
 Lines have the shapes that the tracking clients of the field send:
 `{"type": "track", "messageId", "userId", "event", "properties", "timestamp"}`,
-`{"type": "identify", "userId", "traits", "timestamp"}`, and `{"type": "enter" | "pause" | "resume" |
-"eject", "userId", "timestamp"}`; people are `{"userId", "traits", "timezone"?}`. Further fields
-are let be. A fault names the file, the line and the field.
+`{"type": "identify", "userId", "traits", "timestamp"}`, and, with `userId` and `timestamp` alone,
+the types "enter", "pause", "resume" and "eject"; people are `{"userId", "traits", "timezone"?}`.
+Further fields are let be. A fault names the file, the line and the field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, BinaryIO, TypeVar, get_args
 
 import orjson
+from whenever import Instant
+
 from journeykit_engine import strict_json, template, timing
 from journeykit_engine.allot import person_key
 from journeykit_engine.comparison import shown
@@ -21,13 +24,13 @@ from journeykit_engine.graph import RESERVED_EVENT
 from journeykit_engine.instance import NOTHING, Person
 from journeykit_engine.replay import Known, Line, LineType, Render
 from journeykit_engine.trail import Message
-from whenever import Instant
 
 Row = TypeVar("Row")
 Given = TypeVar("Given")
 LINE_TYPES: tuple[str, ...] = get_args(LineType)
 LIMIT = 2**63  # a number from here on may be an integer beyond 64 bits: the strict reader decides
 MAX_LINE_BYTES = 1024 * 1024  # of one event, as everywhere; a longer one is a broken file
+MAX_TEXTS_BYTES = 16 * 1024 * 1024  # of all templates of a journey; e-mails are long
 
 
 class BadHistory(ValueError):
@@ -50,22 +53,34 @@ class _Fault(Exception):
 
 def read_lines(path: str | Path) -> list[Line]:
     """The history in a file of JSON lines, in time order; equal times keep the file's order."""
-    return in_time_order(_read(Path(path), _Moments().line))
+    with Path(path).open("rb") as file:
+        return lines_in(file, Path(path).name)
 
 
 def read_people(path: str | Path) -> list[Known]:
     """The people of a file of JSON lines; two lines of one person are a fault."""
-    return _read(Path(path), _Once().person)
+    with Path(path).open("rb") as file:
+        return people_in(file, Path(path).name)
 
 
-def lines_of(rows: Iterable[Mapping[str, Any]]) -> list[Line]:
+def lines_in(file: BinaryIO, name: str) -> list[Line]:
+    """`read_lines` of an open file; `name` is what a fault calls it."""
+    return in_time_order(_read(file, name, _Moments().line))
+
+
+def people_in(file: BinaryIO, name: str) -> list[Known]:
+    """`read_people` of an open file; `name` is what a fault calls it."""
+    return _read(file, name, _Once().person)
+
+
+def lines_of(rows: Iterable[Mapping[str, Any]], place: str = "row") -> list[Line]:
     """The history in rows (dicts as the lines have them), in time order."""
-    return in_time_order(_taken(enumerate(rows, 1), "row", _Moments().line))
+    return in_time_order(_taken(enumerate(rows, 1), place, _as_row(_Moments().line)))
 
 
 def people_of(rows: Iterable[Mapping[str, Any]]) -> list[Known]:
     """The people in rows (dicts as the lines have them); two rows of one person are a fault."""
-    return _taken(enumerate(rows, 1), "row", _Once().person)
+    return _taken(enumerate(rows, 1), "row", _as_row(_Once().person))
 
 
 def person_of(row: Mapping[str, Any]) -> Known:
@@ -75,14 +90,22 @@ def person_of(row: Mapping[str, Any]) -> Known:
 
 def in_time_order(lines: list[Line]) -> list[Line]:
     """Sorted by time where they are not; equal times keep their order."""
-    in_order = all(one.at <= two.at for one, two in zip(lines, lines[1:], strict=False))
+    in_order = all(one.at <= two.at for one, two in pairwise(lines))
     return lines if in_order else sorted(lines, key=lambda line: line.at)
 
 
-def _read(path: Path, take: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
-    with path.open("rb") as file:
-        texts = ((number, text) for number, text in enumerate(file, 1) if text.strip())
-        return _taken(texts, f"{path.name} line", lambda text: take(_object(text)))
+def _read(file: BinaryIO, name: str, take: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
+    texts = ((number, text) for number, text in enumerate(file, 1) if text.strip())
+    return _taken(texts, f"{name} line", lambda text: take(_object(text)))
+
+
+def _as_row(take: Callable[[Mapping[str, Any]], Row]) -> Callable[[Any], Row]:
+    def taken(row: Any) -> Row:
+        if not isinstance(row, Mapping):
+            raise _Fault(f"expected a dict, not {shown(row)}.", 'Give {"userId": …}.')
+        return take(row)
+
+    return taken
 
 
 def _taken(
@@ -90,12 +113,11 @@ def _taken(
 ) -> list[Row]:
     """Each thing taken; a fault is told with its place."""
     rows = []
-    number: object = ""
-    try:
-        for number, thing in given:
+    for number, thing in given:
+        try:
             rows.append(take(thing))
-    except _Fault as fault:
-        raise BadHistory(f"{place} {number}".strip(), fault.message, fault.fix) from None
+        except _Fault as fault:
+            raise BadHistory(f"{place} {number}".strip(), fault.message, fault.fix) from None
     return rows
 
 
@@ -123,18 +145,26 @@ def _is_plain(text: bytes, value: dict[str, Any]) -> bool:
     for part in value.values():
         if type(part) is dict:
             keys += len(part)
-            for inner in part.values():
-                kind = type(inner)
-                if kind is str or ((kind is float or kind is int) and -LIMIT < inner < LIMIT):
-                    continue
-                if inner is not None and kind is not bool:
-                    return False
+            if not all(map(_is_plain_scalar, part.values())):
+                return False
+        elif type(part) is not str and not _is_plain_scalar(part):
+            return False
     return (
         text.count(b'":') == keys
-        and b" :" not in text
-        and b"\\u0000" not in text
+        and not any(odd in text for odd in ODD_SPELLINGS)
         and len(text) <= MAX_LINE_BYTES
     )
+
+
+def _is_plain_scalar(value: object) -> bool:
+    kind = type(value)
+    if kind is float or kind is int:
+        return -LIMIT < value < LIMIT  # type: ignore[operator]
+    return kind is str or value is None or kind is bool
+
+
+# A key that ends in one of these is not counted; the last is a character that is refused.
+ODD_SPELLINGS = (b" :", b"\t:", b"\r:", b"\\u0000")
 
 
 class _Moments:
@@ -147,7 +177,7 @@ class _Moments:
     def line(self, row: Mapping[str, Any]) -> Line:
         user_id, kind, message_id = row.get("userId"), row.get("type"), row.get("messageId", "")
         timestamp = row.get("timestamp")
-        if timestamp is None or timestamp != self.text:
+        if timestamp is None or (timestamp is not self.text and timestamp != self.text):
             self.at, self.text = _moment(timestamp), timestamp
         if not isinstance(user_id, str) or not user_id:
             user_id = _user_id(user_id)
@@ -164,8 +194,14 @@ class _Moments:
             traits = _mapping("traits", row.get("traits"))
             return Line("identify", user_id, self.at, "", traits, message_id)
         if not isinstance(kind, str) or kind not in LINE_TYPES:
-            raise _wrong("type", f"one of {', '.join(LINE_TYPES)}", kind)
+            raise _bad_type(kind)
         return Line(kind, user_id, self.at, id=message_id)  # type: ignore[arg-type]
+
+
+def _bad_type(kind: object) -> _Fault:
+    if kind is None:
+        return _Fault('"type" is missing.', 'Write "type": "track" for something that happened.')
+    return _wrong("type", f"one of {', '.join(LINE_TYPES)}", kind, "Leave other lines out.")
 
 
 class _Once:
@@ -185,12 +221,16 @@ class _Once:
 def _known(row: Mapping[str, Any]) -> Known:
     zone = row.get("timezone")
     if zone is not None and not isinstance(zone, str):
-        raise _wrong("timezone", "a zone name", zone)
+        raise _wrong("timezone", "a zone name", zone, 'Write it like "Asia/Tehran".')
     return Known(_user_id(row.get("userId")), _mapping("traits", row.get("traits")), zone)
 
 
 def _moment(value: object) -> Instant:
     """An instant of a text, or of an aware datetime (pandas' own included)."""
+    if isinstance(value, Instant):
+        return value
+    if value is None:
+        raise _Fault('"timestamp" is missing.', 'Say when it was, as "2026-06-01T10:00:00Z".')
     stdlib = getattr(value, "isoformat", None)
     try:
         return timing.read_instant(stdlib() if stdlib is not None else value)
@@ -199,6 +239,8 @@ def _moment(value: object) -> Instant:
 
 
 def _user_id(given: object) -> str:
+    if given is None:
+        raise _Fault('"userId" is missing.', 'Say who it was, as "7".')
     try:
         return person_key(given)
     except ValueError as bad:
@@ -208,40 +250,60 @@ def _user_id(given: object) -> str:
 def _message_id(given: object) -> str:
     if given is None:
         return ""
-    raise _wrong("messageId", "text", given)
+    raise _wrong("messageId", "text", given, "Write it between quotes.")
 
 
 def _bad_event(event: object) -> _Fault:
     if event == RESERVED_EVENT:
         message = f'the event "{event}" is reserved: it is made when somebody is entered.'
         return _Fault(message, 'Write a line of the type "enter".')
-    return _wrong("event", "the event's name", event)
+    if event is None:
+        return _Fault('"event" is missing.', 'Say what happened, as "purchase".')
+    return _wrong("event", "a name", event, 'Say what happened, as "purchase".')
 
 
 def _mapping(field: str, value: object) -> Mapping[str, Any]:
     if value is None:
         return NOTHING
     if not isinstance(value, Mapping):
-        raise _wrong(field, "an object", value)
+        raise _wrong(field, "an object", value, "Write {…}.")
     return value
 
 
-def _wrong(field: str, wanted: str, given: object) -> _Fault:
-    return _Fault(f'"{field}" must be {wanted}, not {shown(given)}.')
+def _wrong(field: str, wanted: str, given: object, fix: str) -> _Fault:
+    return _Fault(f'"{field}" must be {wanted}, not {shown(given)}.', fix)
 
 
 def read_templates(path: str | Path) -> Render:
     """The texts of a file `{"3": "Hi {{ name }}", "4": {"subject": …, "body": …}}` by template id,
     as the question that a replay asks of each message: which values does its text miss?"""
-    value = strict_json.read_json(Path(path).read_bytes())
+    with Path(path).open("rb") as file:
+        return templates_in(file, Path(path).name)
+
+
+def templates_in(file: BinaryIO, name: str) -> Render:
+    """`read_templates` of an open file; `name` is what a fault calls it."""
+    value = value_in(file, name)
     if not isinstance(value, Mapping):
-        raise BadHistory(Path(path).name, f"expected an object, not {shown(value)}.", "")
-    return renderer(value)
+        raise BadHistory(name, f"expected an object, not {shown(value)}.", 'Write {"3": "…"}.')
+    return renderer(value, f"{name} template")
 
 
-def renderer(texts: Mapping[str, Any]) -> Render:
+def value_in(file: BinaryIO, name: str) -> Any:
+    """The value of an open file of JSON; a fault names the file, the line and the column."""
+    text = file.read()
+    if not text.strip():
+        raise BadHistory(name, "there is nothing in it.", "Write JSON.")
+    try:
+        return strict_json.read_json(text, MAX_TEXTS_BYTES)
+    except strict_json.BadJson as bad:
+        place = name if bad.line is None else f"{name} line {bad.line}, column {bad.column}"
+        raise BadHistory(place, bad.message, bad.fix) from None
+
+
+def renderer(texts: Mapping[str, Any], place: str = "template") -> Render:
     """The question of `read_templates`, for texts that are at hand."""
-    parsed = {number: _template(number, given) for number, given in texts.items()}
+    parsed = {number: _template(f'{place} "{number}"', number, texts[number]) for number in texts}
 
     def missing(message: Message, person: Person) -> tuple[str, ...]:
         found = parsed.get(str(message.template_id))
@@ -253,13 +315,15 @@ def renderer(texts: Mapping[str, Any]) -> Render:
     return missing
 
 
-def _template(number: str, given: object) -> template.Template:
+def _template(place: str, number: str, given: object) -> template.Template:
+    if not (number.isascii() and number.isdecimal()):
+        raise BadHistory(place, "a template's id is a whole number.", 'Write it like "3".')
     texts = {"body": given} if isinstance(given, str) else given
     if not isinstance(texts, Mapping) or not all(isinstance(t, str) for t in texts.values()):
         message = f"expected a text or an object of texts, not {shown(given)}."
-        raise BadHistory(f'template "{number}"', message, "")
+        raise BadHistory(place, message, 'Write "…" or {"subject": "…", "body": "…"}.')
     words = {name: text for name, text in texts.items() if name != "category"}
     try:
         return template.parse_template(words)
     except template.BadTemplate as bad:
-        raise BadHistory(f'template "{number}"', str(bad), "") from None
+        raise BadHistory(place, str(bad), "") from None

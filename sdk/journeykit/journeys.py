@@ -361,7 +361,9 @@ class Journey(Chain):
         return self.name, self.graph.to_json()
 
     def __repr__(self) -> str:
-        return f"<journey {shown(self.name)} of {len(self._sketch.nodes)} nodes>"
+        from journeykit.outline import outline
+
+        return outline(self.graph, self.name)
 
 
 def journey(

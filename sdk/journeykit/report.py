@@ -49,7 +49,7 @@ class Report:
         lines = [self._verdict]
         for sort, problem in self._rows():
             node = f' node "{problem.node_id}"' if problem.node_id else ""
-            lines.append(f"{sort} {problem.code}{node}: {problem.message} {problem.fix}")
+            lines.append(f"{sort} {problem.code}{node}: {_sentence(problem.message)} {problem.fix}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -72,6 +72,11 @@ class Report:
     def _rows(self) -> Iterator[tuple[str, Problem]]:
         yield from (("problem", problem) for problem in self.problems)
         yield from (("warning", warning) for warning in self.warnings)
+
+
+def _sentence(text: str) -> str:
+    """The text with a full stop, where it has no ending of its own."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _counted(number: int, noun: str) -> str:

@@ -10,12 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from journeykit.mistake import JourneyError, plain, text_of
 from journeykit.subject import Dated, Measured, Ordered, Subject, Valued, quoted
 from journeykit_engine import rule as engine_rule
 from journeykit_engine.comparison import shown
+
+if TYPE_CHECKING:
+    from journeykit_engine.instance import Person
+    from journeykit_engine.rule import Explained
 
 Body = dict[str, Any]
 
@@ -37,6 +41,27 @@ class Rule:
     def definition(self) -> Body:
         """The rule as `{"root": rule}`, ready for JSON; a copy."""
         return {"root": deepcopy(self._body)}
+
+    def explain(
+        self, person: Person | Mapping[str, Any] | str, at: object, account_timezone: str = "UTC"
+    ) -> Explained:
+        """Whether the rule holds for one person at a moment, and what each part of it saw.
+
+        `person` and `at` are as `Journey.simulate` takes them. `result` is the answer, `to_dict()`
+        the whole tree as plain values.
+
+        >>> sara = {"user_id": "sara", "traits": {"plan": "free"}}
+        >>> (trait("plan") == "premium").explain(sara, "2026-06-01T10:00:00Z").result
+        False
+        """
+        from journeykit.run import moment_of, person_of
+        from journeykit_engine.rule import Snapshot, explain
+        from journeykit_engine.timing import first_zone
+
+        found = person_of(person)
+        zone, _ = first_zone((found.timezone, account_timezone))
+        facts = Snapshot(found, moment_of("at", at), account_timezone, zone)
+        return explain(self.definition, facts)
 
     def __and__(self, other: object) -> Rule:
         return Rule({"all": [*self._opened("all"), *_rule("&", other)._opened("all")]})

@@ -6,27 +6,33 @@ it, in a terminal as text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import gc
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from journeykit_engine import replay as engine_replay
-from journeykit_engine import simulate as engine_simulate
-from journeykit_engine import timing
-from journeykit_engine.check import check
-from journeykit_engine.instance import Happened, Person
-from journeykit_engine.program import compile_graph
-from journeykit_engine.replay import Known, Line, Replayed
 from whenever import Instant, TimeDelta
 
 from journeykit import history
-from journeykit.mistake import JourneyError
+from journeykit.mistake import JourneyError, plain
+from journeykit_engine import replay as engine_replay
+from journeykit_engine import simulate as engine_simulate
+from journeykit_engine import timing
+from journeykit_engine.allot import person_key
+from journeykit_engine.check import check
+from journeykit_engine.comparison import shown
+from journeykit_engine.instance import Happened, Person
+from journeykit_engine.program import compile_graph
+from journeykit_engine.replay import Known, Line, Replayed
 
 if TYPE_CHECKING:
     from journeykit.drawing import Drawing
     from journeykit.journeys import Journey
 
-Rows = Iterable[Mapping[str, Any]]
+COLUMNS = ("at", "user_id", "entry", "what", "node_id")  # of every record of a journal
+OTHER_NAMES = {"user_id": "userId", "message_id": "messageId"}  # as frames say and lines say it
 
 
 class Trace:
@@ -64,10 +70,12 @@ class Trace:
         for step in self.simulation.steps:
             mend = f"  ({step.suggestion})" if step.suggestion else ""
             lines.append(f"  {step.kind:8} {step.node_id}: {step.detail}{mend}")
-        blocking = len(self.simulation.problems)
+        problems = len(self.simulation.problems)
         lines.append(self.outcome)
-        if blocking:
-            lines.append(f"{blocking} problem(s) block publishing: see .validate()")
+        if problems == 1:
+            lines.append("1 problem blocks publishing; validate tells it.")
+        elif problems:
+            lines.append(f"{problems} problems block publishing; validate lists them.")
         return "\n".join(lines)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
@@ -98,11 +106,13 @@ class Replay:
 
     def to_frame(self) -> Any:
         """The journal as a pandas frame, `at` as UTC timestamps. Needs pandas."""
-        import pandas
-
-        frame = pandas.DataFrame(self.journal)
-        if len(frame):
-            frame["at"] = pandas.to_datetime(frame["at"], utc=True, format="ISO8601")
+        try:
+            import pandas
+        except ImportError:
+            hint = 'A frame needs pandas: pip install "journeykit[notebooks]".'
+            raise ImportError(hint) from None
+        frame = pandas.DataFrame(self.journal, columns=None if self.journal else COLUMNS)
+        frame["at"] = pandas.to_datetime(frame["at"], utc=True, format="ISO8601")
         return frame
 
     def draw(self, **looks: Any) -> Drawing:
@@ -149,6 +159,7 @@ def simulate(
 ) -> Trace:
     """See `Journey.simulate`."""
     moment = Instant.now() if at is None else moment_of("at", at)
+    refuse_zone(journey, account_timezone)
     found = engine_simulate.simulate(
         journey.graph,
         person_of(person),
@@ -172,21 +183,45 @@ def replay(
     templates: Mapping[Any, Any] | None = None,
 ) -> Replay:
     """See `Journey.replay`."""
-    problems = check(journey.graph).problems
+    problems = check(journey.graph, account_timezone=account_timezone).problems
     if problems:
         first = problems[0]
         raise JourneyError(first.code, first.message, f"{first.fix} See .validate() for all.")
+    begins, ends = span_of(since, until)
+    every = interval_of(scan_every)
     texts = {str(number): text for number, text in (templates or {}).items()}
-    replayed = engine_replay.replay(
-        compile_graph(journey.graph, account_timezone),
-        _lines(events),
-        _people(people),
-        since=None if since is None else moment_of("since", since),
-        until=None if until is None else moment_of("until", until),
-        scan_every=interval_of(scan_every),
-        render=history.renderer(texts) if texts else None,
-    )
+    with uncollected():
+        replayed = engine_replay.replay(
+            compile_graph(journey.graph, account_timezone),
+            _lines(events),
+            _people(people),
+            since=begins,
+            until=ends,
+            scan_every=every,
+            render=history.renderer(texts) if texts else None,
+        )
     return Replay(journey, replayed)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the cyclic garbage collector, for reading and replaying: millions of small records
+    are made and none of them in a cycle, yet it would look through all of them again and again,
+    for a quarter of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def refuse_zone(journey: Journey, account_timezone: str) -> None:
+    """Raises for an account's zone that is unknown, as far as the journey asks for one."""
+    for problem in check(journey.graph, account_timezone=account_timezone).problems:
+        if problem.path == "account_timezone":
+            raise JourneyError(problem.code, problem.message, problem.fix)
 
 
 def person_of(given: Person | Mapping[str, Any] | str) -> Person:
@@ -196,35 +231,75 @@ def person_of(given: Person | Mapping[str, Any] | str) -> Person:
     """
     if isinstance(given, Person):
         return given
-    if isinstance(given, str):
-        return Person(given)
-    row = {**given, "userId": given.get("userId", given.get("user_id"))}
+    if not isinstance(given, Mapping):
+        given = {"user_id": person_key(plain(given))}
+    row = _named(given)
     found = history.person_of(row)
     events: dict[str, list[Happened]] = {}
-    rows = [{"type": "track", "userId": found.user_id, **one} for one in given.get("events", ())]
-    for line in history.lines_of(rows):
+    for line in _events_of(found.user_id, row.get("events", ())):
         events.setdefault(line.event, []).append(Happened(line.at, line.properties, line.id))
-    segments = frozenset(given.get("segments", ()))
-    return Person(found.user_id, found.traits, found.timezone, events, segments)
+    return Person(found.user_id, found.traits, found.timezone, events, _segments_of(row))
+
+
+def _events_of(user_id: str, given: object) -> list[Line]:
+    if not _is_list(given) or not all(isinstance(one, Mapping) for one in given):
+        message = f'"events" of the person must be a list of objects, not {shown(given)}.'
+        fix = 'Write [{"event": "purchase", "timestamp": "2026-06-01T10:00:00Z"}].'
+        raise JourneyError("WRONG_TYPE", message, fix)
+    rows = [{**_named(one), "type": "track", "userId": user_id} for one in given]
+    return history.lines_of(rows, "the person's event")
+
+
+def _segments_of(row: Mapping[str, Any]) -> frozenset[int]:
+    given = row.get("segments", ())
+    numbers = [plain(one) for one in given] if _is_list(given) else [given]
+    if not _is_list(given) or not all(type(number) is int for number in numbers):
+        message = f'"segments" of the person must be a list of whole numbers, not {shown(given)}.'
+        raise JourneyError("WRONG_TYPE", message, "Write [4, 7].")
+    return frozenset(numbers)
+
+
+def _is_list(given: object) -> TypeGuard[Collection[Any]]:
+    return isinstance(given, Collection) and not isinstance(given, str | bytes | Mapping)
+
+
+def span_of(
+    since: object, until: object, *, dashes: str = ""
+) -> tuple[Instant | None, Instant | None]:
+    """Both ends of a replay, None where they are the data's; `dashes` stand before their names."""
+    begins = None if since is None else moment_of(f"{dashes}since", since)
+    ends = None if until is None else moment_of(f"{dashes}until", until)
+    if begins is not None and ends is not None and ends < begins:
+        message = f'"{dashes}until" is {ends}, before "{dashes}since", {begins}.'
+        raise JourneyError("BAD_SPAN", message, "Give a later end, or leave one of them out.")
+    return begins, ends
 
 
 def moment_of(name: str, given: object) -> Instant:
     """An instant of an aware datetime, an ISO text with an offset, or an Instant."""
     if isinstance(given, Instant):
         return given
+    stdlib = getattr(given, "isoformat", None)
+    text = stdlib() if stdlib is not None else given
     try:
-        stdlib = getattr(given, "isoformat", None)
-        return timing.read_instant(stdlib() if stdlib is not None else given)
+        return timing.read_instant(text)
     except timing.BadInstant as bad:
-        code = "NAIVE_DATETIME" if "NAIVE" in str(bad) else "WRONG_TYPE"
-        raise JourneyError(code, f'"{name}": {bad}', "Attach a timezone.") from None
+        is_naive = str(bad).startswith("NAIVE_DATETIME")
+    if is_naive:
+        message = f'"{name}" is {shown(text)}, which does not say in which zone.'
+        raise JourneyError("NAIVE_DATETIME", message, f'Attach a timezone, as "{text}Z" for UTC.')
+    message = f'"{name}" is {shown(text)}, which is no instant.'
+    raise JourneyError("BAD_INSTANT", message, 'Write it like "2026-06-01T10:00:00Z".')
 
 
-def interval_of(text: str) -> TimeDelta:
+def interval_of(text: str, name: str = "scan_every") -> TimeDelta:
     """The time between two looks at a segment: a duration in minutes or hours."""
-    duration = timing.parse_duration(text)
-    if duration.unit not in ("minute", "hour"):
-        message = f'"scan_every" is "{text}".'
+    try:
+        duration = timing.parse_duration(text)
+    except timing.BadDuration:
+        duration = None
+    if duration is None or duration.unit not in ("minute", "hour"):
+        message = f'"{name}" is {shown(text)}, which is no time between two looks.'
         raise JourneyError("BAD_DURATION", message, 'Write minutes or hours: "30m", "1h", "24h".')
     minutes = duration.amount * (60 if duration.unit == "hour" else 1)
     return TimeDelta(minutes=minutes)
@@ -236,7 +311,7 @@ def _lines(events: Any) -> list[Line]:
     rows = list(_rows(events))
     if rows and all(isinstance(row, Line) for row in rows):
         return history.in_time_order(rows)
-    return history.lines_of({"type": "track", **_named(row)} for row in rows)
+    return history.lines_of(_tracked(row) for row in rows)
 
 
 def _people(people: Any) -> list[Known]:
@@ -251,10 +326,41 @@ def _rows(table: Any) -> Iterable[Any]:
         return list(table.to_dicts())
     if hasattr(table, "to_dict") and hasattr(table, "columns"):
         return list(table.to_dict("records"))
+    if isinstance(table, Mapping):
+        message = "Expected rows, not a single object."
+        raise JourneyError("WRONG_TYPE", message, "Give a list of rows or a frame.")
     return list(table)
 
 
-def _named(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with the field names of the lines: a frame may say `user_id` and `message_id`."""
-    other = {"user_id": "userId", "message_id": "messageId"}
-    return {other.get(name, name): value for name, value in row.items()}
+def _tracked(row: Any) -> Any:
+    named = _named(row)
+    return {"type": "track", **named} if isinstance(named, dict) else row
+
+
+def _named(row: Any) -> Any:
+    """A row with the names of the lines, without the cells that a frame has but does not fill; what
+    is no row is let be, for the reader to tell."""
+    if not isinstance(row, Mapping):
+        return row
+    named = {OTHER_NAMES.get(name, name): _cell(value) for name, value in row.items()}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _cell(value: Any) -> Any:
+    """A cell's value as plain Python, None where the frame says that it has none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return {
+            name: _dated(cell)
+            for name, inner in value.items()
+            if (cell := _cell(inner)) is not None or inner is None
+        }
+    found = plain(value)
+    is_nan = isinstance(found, float) and isnan(found)
+    return None if is_nan or type(found).__name__ in ("NaTType", "NAType") else found
+
+
+def _dated(value: Any) -> Any:
+    """A date or a datetime as the text that rules read."""
+    return value.isoformat() if hasattr(value, "isoformat") else value

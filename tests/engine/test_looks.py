@@ -91,6 +91,13 @@ def test_a_person_first_seen_after_the_first_look_came_in() -> None:
     assert entry_times(found) == ["2026-06-01T02:00:00Z"]
 
 
+def test_a_newcomer_of_whom_nothing_asked_for_is_known_is_asked_about_too() -> None:
+    never = {"kind": "segment_enter", "definition": {"root": {"none": [{"event": "purchase"}]}}}
+    lines = [Line("track", "u_1", START + HOUR * 2, "seen")]
+    found = replay.replay(program(never), lines, since=START, until=START + HOUR * 9)
+    assert entry_times(found) == ["2026-06-01T02:00:00Z"]
+
+
 def test_in_and_out_between_two_looks_is_not_noticed() -> None:
     lines = [becomes("premium", START.add(minutes=61)), becomes("free", START.add(minutes=119))]
     found = replay.replay(

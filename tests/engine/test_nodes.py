@@ -25,14 +25,13 @@ from journeykit_engine.trail import (
     Suppressed,
     WriteTrait,
 )
-from tests.engine.journeys import journey
+from tests.engine.journeys import Value, journey
 from tests.engine.walking import (
     ADULT,
     END,
     PAID,
     START,
     Story,
-    Value,
     again,
     ask,
     days,
@@ -48,7 +47,8 @@ from tests.engine.walking import (
 Cases = Mapping[str, dict[str, Any]]
 NIGHT = Instant("2026-06-01T20:00:00Z")
 OFFICE = {"days": ["mon", "tue", "wed", "thu", "fri"], "from": "09:00", "to": "17:00"}
-SMS = {"channel": "sms", "template_id": 1}
+HALF_A_DAY = later(hours=12) - START
+SMS: Value = {"channel": "sms", "template_id": 1}
 
 
 def settings(**fields: Any) -> Value:
@@ -160,7 +160,8 @@ def test_the_first_case_that_matches_wins() -> None:
     which = node("which", "switch", {"cases": cases, "default": "c"})
     program = made(which, send("a"), send("b"), send("c"))
 
-    told = [Story(program, **traits).starts().told[3] for traits in ({"age": 20}, {"age": 9}, {})]
+    people: list[Value] = [{"age": 20}, {"age": 9}, {}]
+    told = [Story(program, **traits).starts().told[3] for traits in people]
 
     assert told == ["branched which case 1", "branched which young", "branched which default"]
 
@@ -190,7 +191,9 @@ def test_the_salt_is_the_journeys_id_unless_the_graph_says_otherwise(salt: Value
 
 
 def test_an_arm_of_no_weight_gets_nobody_and_the_last_weighted_one_the_edge() -> None:
-    branches = [{"weight": w, "next": "end", "variant": v} for w, v in [(0, "A"), (1, "B"), (0, "C")]]
+    branches = [
+        {"weight": w, "next": "end", "variant": v} for w, v in [(0, "A"), (1, "B"), (0, "C")]
+    ]
     program = made(node("test", "split", {"branches": branches}), END)
 
     arms = {Story(program, f"u_{number}").starts().now.variant for number in range(40)}
@@ -325,7 +328,9 @@ def test_a_goal_that_is_reached_ends_the_pass_or_goes_its_own_way() -> None:
 def test_a_goal_counts_from_the_entry_to_the_end_of_its_window(
     paid_at: Instant, reached: bool
 ) -> None:
-    story = Story(made(*goal(7))).starts().hears("paid", paid_at, "m2").hears("ready", later(days=9))
+    story = (
+        Story(made(*goal(7))).starts().hears("paid", paid_at, "m2").hears("ready", later(days=9))
+    )
 
     assert story.told[2] == f"branched g {'on_reached' if reached else 'next'}"
 
@@ -423,7 +428,7 @@ def test_a_second_run_does_everything_again_under_names_of_its_own(cases: Cases)
 
 def test_several_channels_are_tried_in_order_or_all_used() -> None:
     channels = [{"channel": "push", "template_id": 1}, {"channel": "email", "template_id": 2}]
-    more = {"category": "transactional", "priority": 90, "budget": "orders"}
+    more: Value = {"category": "transactional", "priority": 90, "budget": "orders"}
     (message,) = Story(made(send("s", channels=channels, **more))).starts(rank=4).sent
 
     assert message == Message(
@@ -492,7 +497,9 @@ def test_a_send_is_held_at_the_step_until_its_window_opens(case_id: str, cases: 
     given, expect = dict(case["given"]), case["expect"]
     window = dict(given["send_window"])
     zone = window.pop("zone", given.get("sender_tz"))
-    story = Story(made(send("s"), zone=given.get("sender_tz", "UTC"), **settings(send_window=window)))
+    story = Story(
+        made(send("s"), zone=given.get("sender_tz", "UTC"), **settings(send_window=window))
+    )
     story.person = story.person._replace(timezone=given.get("contact_tz", zone))
 
     story.starts(read_instant(case["when"]["reach_send_at_utc"]))
@@ -512,18 +519,20 @@ def test_the_window_is_asked_again_when_the_step_runs(case_id: str, cases: Cases
     case = cases[case_id]
     when, window = case["when"], dict(case["given"]["send_window"])
     zone = window.pop("zone")
-    story = Story(made(days(1, "s"), send("s"), **settings(send_window=window)))
-    due = read_instant(when.get("scheduled_for_utc") or when["due_at_utc"])
+    story = Story(made(send("s"), **settings(send_window=window)))
     story.person = story.person._replace(timezone=when.get("contact_tz_then", zone))
-    story.starts(due - (later(days=1) - START))
+    due = read_instant(when.get("scheduled_for_utc") or when["due_at_utc"])
+    held = story.starts(due - HALF_A_DAY).now
+    assert held.wait and held.wait.kind == "window"
+    story.instance = held._replace(wait=held.wait._replace(until=due), wake_at=due)
     story.person = story.person._replace(timezone=when.get("contact_tz_now", zone))
 
     story.wakes(read_instant(when["worker_runs_at_utc"]))
 
-    assert sends_at(story) == read_instant(case["expect"]["send_at_utc"])
-    handled_late = later(days=9, hours=9)  # in the night once more: held once more
-    assert story.wakes(handled_late).told[-1] == "waiting s"
-    assert story.sent == []
+    opening = read_instant(case["expect"]["send_at_utc"])
+    assert sends_at(story) == opening
+    assert story.wakes(opening + HALF_A_DAY).told == ["woke s timeout", "waiting s"]
+    assert story.wakes().told[1] == "effect s send"
 
 
 def test_a_time_out_behind_a_held_send_counts_from_the_send(cases: Cases) -> None:
@@ -545,7 +554,9 @@ def test_the_values_of_the_event_do_not_outlast_a_hold() -> None:
 
 def test_an_event_does_not_hurry_a_held_send_and_an_exit_ends_it() -> None:
     fields = settings(send_window=OFFICE, exit_on=["left"])
-    story = Story(made(send("s", "w"), wait_for("paid"), exit_criteria=PAID, **fields)).starts(NIGHT)
+    story = Story(made(send("s", "w"), wait_for("paid"), exit_criteria=PAID, **fields)).starts(
+        NIGHT
+    )
 
     assert story.hears("opened", NIGHT).steps == ()
     assert story.hears("left", NIGHT).told == ["woke s exit", "exited s exit_criteria"]
@@ -630,28 +641,25 @@ def test_a_text_message_keeps_both_windows(case_id: str, cases: Cases) -> None:
 
 
 @pytest.mark.parametrize(
-    ("timezone", "phone", "opening"),
+    ("timezone", "phone", "reached", "opening"),
     [
-        (None, None, "2026-07-07T05:00:00Z"),  # nothing known: the account's, Berlin after CEST
-        (None, "America/New_York", "2026-07-06T12:00:00Z"),
-        ("Asia/Tokyo", "America/New_York", "2026-07-06T23:00:00Z"),
+        (None, None, "2026-07-06T22:00:00Z", "2026-07-07T07:00:00Z"),  # 08:00 in Lagos
+        (None, "America/New_York", "2026-07-06T11:00:00Z", "2026-07-06T12:00:00Z"),
+        ("Asia/Tokyo", "America/New_York", "2026-07-06T22:00:00Z", "2026-07-06T23:00:00Z"),
     ],
 )
 def test_the_zone_of_a_text_message_is_the_profiles_then_the_phones(
-    timezone: str | None, phone: str | None, opening: str
+    timezone: str | None, phone: str | None, reached: str, opening: str
 ) -> None:
     story = Story(made(send("s", **SMS), zone="Africa/Lagos"))
-    story.program = made(send("s", **SMS), zone="Africa/Algiers" if timezone else "Etc/GMT-3")
     story.person = story.person._replace(timezone=timezone, phone_timezone=phone)
 
-    story.starts(Instant("2026-07-06T22:00:00Z") if not phone else Instant("2026-07-06T12:00:00Z"))
-
-    assert sends_at(story) == Instant(opening)
+    assert sends_at(story.starts(Instant(reached))) == Instant(opening)
 
 
 def test_the_phones_zone_is_for_text_messages_only() -> None:
-    email = {"channel": "email", "template_id": 1}
-    story = Story(made(send("s", **email), **settings(send_window=OFFICE)))
+    email = send("s", channel="email", template_id=1)
+    story = Story(made(email, **settings(send_window=OFFICE)))
     story.person = story.person._replace(phone_timezone="Asia/Tokyo")
 
     assert story.starts().now.wait is None
@@ -691,22 +699,26 @@ def test_jitter_is_the_hash_of_person_node_and_entry(cases: Cases) -> None:
 
 
 @pytest.mark.parametrize("case_id", ["jitter-inside", "jitter-past-close-friday"])
-def test_a_jitter_past_the_close_moves_to_the_next_opening(
-    case_id: str, cases: Cases, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jitter_past_the_close_moves_to_the_next_opening(case_id: str, cases: Cases) -> None:
     case = cases[case_id]
     (window,) = case["given"]["windows"]
     minutes, _, seconds = case["given"]["drawn_delay"].partition("m")
     delay = 60 * int(minutes) + int(seconds.strip("s") or 0)
-    share = -(-(delay << 32) // 3600)  # the least share of an hour that makes this delay
-    monkeypatch.setattr(allot, "jitter_share", lambda *_: share)
+    users = (f"u_{number}" for number in range(100_000))
+    user = next(user for user in users if 3600 * allot.jitter_share(user, "s", 1) >> 32 == delay)
     asked = {name: window[name] for name in ("days", "from", "to")}
     fields = settings(jitter=case["given"]["jitter"], send_window=asked)
-    story = Story(made(send("s"), zone=window["zone"], **fields))
+    story = Story(made(send("s"), zone=window["zone"], **fields), user)
 
     story.starts(read_instant(case["when"]["base_utc"]))
 
     assert sends_at(story) == read_instant(case["expect"]["send_at_utc"])
+
+
+def test_each_send_has_a_jitter_of_its_own() -> None:
+    story = Story(made(send("a", "b"), send("b"), **settings(jitter="1h"))).starts().wakes()
+
+    assert story.told == ["woke a timeout", "effect a send", "visited b", "waiting b"]
 
 
 def test_jitter_needs_no_window_and_puts_off_outreach_only() -> None:

@@ -1,4 +1,4 @@
-"""Whole histories through a journey: real orders, entry rules, waits, timers, lines of every type."""
+"""Whole histories through a journey: real orders, entry rules, waits, timers, all types of line."""
 
 from __future__ import annotations
 
@@ -329,32 +329,34 @@ def test_a_trait_that_the_walk_writes_stays_written() -> None:
     assert until == ["2026-06-02T09:00:00Z", "2026-06-03T05:30:00Z"]
 
 
-def timeline(case: str, *lines: Line, until: float = 48) -> list[str]:
-    """The branches by which u_1 left the wait for "paid" (time-out one day)."""
-    found = replay.replay(program(PAID, send()), [track("cart"), *lines], until=at(until))
+def branches_taken(*lines: Line) -> list[str]:
+    """The branches by which u_1 left the wait for "paid" (time-out one day) in two days."""
+    found = replay.replay(program(PAID, send()), [track("cart"), *lines], until=at(48))
     return [record["branch"] for record in found.journal if record["what"] == "woke"]
 
 
 @pytest.mark.parametrize(
-    ("case", "lines", "branches"),
+    ("case", "lines", "branch"),
     [
-        ("ev-right-after-wait-starts", [Line("track", "u_1", at().add(milliseconds=1), "paid")], 1),
-        ("ev-same-instant-as-timeout", [track("paid", 24)], 1),
+        (
+            "ev-right-after-wait-starts",
+            [Line("track", "u_1", at().add(milliseconds=1), "paid")],
+            "paid",
+        ),
+        ("ev-same-instant-as-timeout", [track("paid", 24)], "paid"),
         (
             "ev-just-after-timeout-before-poll",
             [Line("track", "u_1", at(24).add(milliseconds=400), "paid")],
-            0,
+            "timeout",
         ),
-        ("ev-after-timeout-handled", [track("paid", 30)], 0),
-        ("ev-both-paths-never", [track("paid", 12), track("paid", 13)], 1),
-        ("ev-duplicate-late", [track("paid", 12, "m8"), track("paid", 36, "m8")], 1),
+        ("ev-after-timeout-handled", [track("paid", 30)], "timeout"),
+        ("ev-both-paths-never", [track("paid", 12), track("paid", 13)], "paid"),
+        ("ev-duplicate-late", [track("paid", 12, "m8"), track("paid", 36, "m8")], "paid"),
     ],
 )
-def test_an_event_wait_closes_once(
-    case: str, lines: list[Line], branches: int, cases: Cases
-) -> None:
-    assert case in cases
-    assert timeline(case, *lines) == (["paid"] if branches else ["timeout"])
+def test_an_event_wait_closes_once(case: str, lines: list[Line], branch: str, cases: Cases) -> None:
+    assert branch == cases[case]["expect"].get("branch", branch)
+    assert branches_taken(*lines) == [branch]
 
 
 def test_an_event_before_the_wait_does_not_answer_it(cases: Cases) -> None:
@@ -603,22 +605,44 @@ def test_a_text_that_misses_a_value_is_not_sent(cases: Cases) -> None:
     assert found.summary["nodes"]["s"]["suppressed"] == 1
 
 
+def inside_again(body: Json) -> Json:
+    return {
+        "id": "ask",
+        "kind": "condition",
+        "condition": {"definition": {"root": {"journey": 12, **body}}, "on_true": "s"},
+    }
+
+
 def test_a_rule_about_the_journey_itself_sees_the_latest_pass() -> None:
-    """Who once came to the end leaves at the door ever after; a refusal forgets nothing."""
-    done = {"root": {"journey": 12, "status": "completed"}}
-    again = wait(kind="for_event", event="cart", timeout="1d", on_timeout="end")
-    journey = program(again, END, entry_rule="every_time", exit_criteria=done)
-    lines = [track("cart"), track("cart", 40), track("cart", 41)]
-    found = replay.replay(journey, lines, until=at(41))
-    assert (
-        told(found, "exited")
-        == [
-            ("06-02T10:00:00", "exited", "end", "completed"),
-            ("06-03T02:00:00", "exited", "t", "exit_criteria"),
-            ("06-03T03:00:00", "exited", "w", "no_next_node"),
-        ][:2]
-        + told(found, "exited")[2:]
+    journey = program(
+        wait(after="end", kind="duration", amount=1, unit="hour"),
+        END,
+        entry_rule="every_time",
+        exit_criteria={"root": {"journey": 12, "status": "completed"}},
     )
+    found = replay.replay(journey, [track("cart", hours) for hours in (0, 2, 3)], until=at(9))
+    assert told(found, "exited") == [
+        ("06-01T11:00:00", "exited", "end", "completed"),
+        ("06-01T12:00:00", "exited", "t", "exit_criteria"),  # its latest pass has now "exited"
+        ("06-01T14:00:00", "exited", "end", "completed"),
+    ]
+
+
+def test_a_refusal_in_the_same_event_forgets_nothing() -> None:
+    """The second "cart" wakes the first wait, and then asks for an entry that is refused."""
+    journey = program(
+        wait(after="w2", kind="for_event", event="cart"),
+        wait(after="ask", kind="duration", amount=1, unit="hour") | {"id": "w2"},
+        inside_again({"node": "w2"}),
+        send(),
+        entry_rule="every_time",
+    )
+    found = replay.replay(journey, [track("cart"), track("cart", 1)], until=at(9))
+    assert told(found, "refused", "branched", "effect") == [
+        ("06-01T11:00:00", "refused", "t", "already_inside"),
+        ("06-01T12:00:00", "branched", "ask", "on_true"),
+        ("06-01T12:00:00", "effect", "s"),
+    ]
 
 
 SCRIPT = """

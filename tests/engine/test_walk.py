@@ -1,4 +1,4 @@
-"""A person walks: in at the door, past the nodes, parked, woken, and out for one of seven reasons."""
+"""A person walks: in at the door, past the nodes, parked, woken, out for one of seven reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from journeykit_engine.instance import Wait
 from journeykit_engine.signal import Event
 from journeykit_engine.template import Missing, Rendered, parse_template, render
 from journeykit_engine.timing import read_instant
-from journeykit_engine.trail import Exited, Message, Woke
+from journeykit_engine.trail import Exited, Message, Refused, Woke
 from tests.engine.journeys import chain
 from tests.engine.walking import (
     ADULT,
@@ -62,7 +62,7 @@ def test_one_person_from_the_door_to_the_exit() -> None:
     assert (story.now.status, story.now.current_node) == ("waiting", "w")
     assert story.now.wake_at == later(hours=24)
 
-    story.wakes()
+    ended = story.wakes().now
 
     assert story.told == [
         "woke w timeout",
@@ -71,9 +71,9 @@ def test_one_person_from_the_door_to_the_exit() -> None:
         "visited end",
         "exited end completed",
     ]
-    assert (story.now.status, story.now.exit_reason) == ("completed", "completed")
-    assert (story.now.current_node, story.now.wait, story.now.wake_at) == ("end", None, None)
-    assert (story.now.entered_at, story.now.updated_at) == (START, later(hours=24))
+    assert (ended.status, ended.exit_reason) == ("completed", "completed")
+    assert (ended.current_node, ended.wait, ended.wake_at) == ("end", None, None)
+    assert (ended.entered_at, ended.updated_at) == (START, later(hours=24))
 
 
 def test_the_instance_names_its_tenant_journey_version_and_cause() -> None:
@@ -411,6 +411,14 @@ def test_a_late_time_out_may_lead_to_a_wait_that_this_event_answers() -> None:
     ]
 
 
+def test_an_event_after_the_longest_stay_finds_the_pass_over() -> None:
+    program = made(wait_for("paid", "end"), END, max_duration_days=7)
+    late = Story(program).starts().hears("paid", later(days=7, minutes=1), "m2")
+
+    assert late.told == ["woke w exit", "exited w max_duration"]
+    assert Story(program).starts().hears("paid", later(days=6), "m2").now.status == "completed"
+
+
 def test_a_closed_wait_never_opens_again(cases: Cases) -> None:
     case = cases["ev-after-timeout-handled"]
     node = wait_for(case["when"]["event"], "yes", timeout="1h", on_timeout="call_1")
@@ -501,6 +509,13 @@ def test_exit_on_hears_a_report_under_all_of_its_names() -> None:
     assert Story(program).starts().hears("inbound_email", later(hours=1)).now.status == "exited"
 
 
+def test_an_identify_ends_a_pass_by_the_exit_rule_only() -> None:
+    story = Story(made(days(3), settings={"exit_on": ["left"]})).starts()
+
+    assert story.reacts(Event("left", later(hours=1), "m2", {}, {"plan": "pro"})).steps == ()
+    assert story.reacts(Event("opt_out", later(hours=1), "m3", {}, {"plan": "x"})).steps == ()
+
+
 def test_a_person_who_is_not_inside_cannot_leave() -> None:
     program = made(days(3), settings={"exit_on": ["left"]}, exit_criteria=PAID)
 
@@ -560,6 +575,18 @@ def test_the_exit_rule_that_ended_a_pass_is_asked_again_at_the_door() -> None:
         "visited t",
         "exited t exit_criteria",
     ]
+
+
+def test_another_version_neither_wakes_nor_ends_nor_enters_who_is_inside() -> None:
+    story = Story(again(wait_for("signed_up", own="gone"))).starts()
+    parked = story.now
+    newer = again(wait_for("paid"), version=4, settings={"exit_on": ["signed_up"]})
+
+    steps = walk.react(newer, story.person, parked, Event("signed_up", later(days=1), "m2"))
+
+    assert [step.trail for step in steps] == [(Refused("t", "already_inside"),)]
+    assert steps[0].instance is parked
+    assert story.starts(later(days=1), "m2").told[0] == "woke gone signed_up m2"
 
 
 # --- paused
@@ -641,13 +668,14 @@ def test_what_the_walk_writes_is_seen_by_its_own_later_conditions() -> None:
         "visited end",
         "exited end completed",
     ]
-    assert (story.person.traits, story.person.segments) == ({"age": 30}, {5})
+    assert story.person.traits == {"age": 30}
+    assert story.person.segments == {5}
 
 
 def test_without_an_evaluator_a_condition_says_no_and_a_switch_takes_its_default(
     cases: Cases,
 ) -> None:
-    everybody = {"root": {}}
+    everybody: dict[str, Any] = {"root": {}}
     which = {"cases": [{"label": "all", "definition": everybody, "next": ""}], "default": "end"}
     nodes = (ask(everybody, "", "which"), {"id": "which", "kind": "switch", "switch": which}, END)
 

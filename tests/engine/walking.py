@@ -70,7 +70,9 @@ def write(own: str, trait: str, value: Any, then: str = "") -> Value:
 
 
 def halves(own: str, *targets: str, percent: float = 0, **config: Any) -> Value:
-    branches = [{"weight": 1, "next": target, "variant": "AB"[i]} for i, target in enumerate(targets)]
+    branches = [
+        {"weight": 1, "next": target, "variant": "AB"[i]} for i, target in enumerate(targets)
+    ]
     return node(own, "split", {"branches": branches, "holdout_percent": percent, **config})
 
 
