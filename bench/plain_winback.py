@@ -1,6 +1,6 @@
 """The figures of the win-back journey without journeykit: what one would write by hand for it.
 
-    python bench/plain_winback.py ORDERS.jsonl UNTIL
+python bench/plain_winback.py ORDERS.jsonl UNTIL
 """
 
 import json

@@ -10,7 +10,7 @@ same decision as text for five of them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from hashlib import md5
 from itertools import accumulate
@@ -57,23 +57,39 @@ def allotter(node_id: str, salt: str, holdout_percent: float, weights: Sequence[
     )
 
 
-def draw(split: Allotter, user: bytes) -> tuple[bool, int]:
-    """(held out, arm) of one person, whose id comes as UTF-8; a holdout gets 0, the first branch.
+HELD_OUT = -1
+"""What `drawer` answers for a person of the holdout; an arm is 0 or more."""
+
+
+def drawer(split: Allotter) -> Callable[[bytes], int]:
+    """The arm of one person, whose id comes as UTF-8, or `HELD_OUT`; made once for many people.
 
     Hashes only where the answer can differ: a holdout needs no arm, a lone arm no hash.
+    """
+    held_below, holdout_key, arm_key, cuts, only_arm = split
+    number = int.from_bytes
+
+    def arm_of(user: bytes) -> int:
+        if held_below:
+            digest = md5(user + holdout_key, usedforsecurity=False).digest()
+            if number(digest[:4], "big") < held_below:
+                return HELD_OUT
+        if only_arm is not None:
+            return only_arm
+        digest = md5(user + arm_key, usedforsecurity=False).digest()
+        return bisect_right(cuts, number(digest[:4], "big"))
+
+    return arm_of
+
+
+def draw(split: Allotter, user: bytes) -> tuple[bool, int]:
+    """(held out, arm) of one person; a holdout gets 0, the first branch.
 
     >>> draw(allotter("ab", "12", 100, [1, 1]), b"u1")
     (True, 0)
     """
-    held_below, holdout_key, arm_key, cuts, only_arm = split
-    if held_below:
-        digest = md5(user + holdout_key, usedforsecurity=False).digest()
-        if int.from_bytes(digest[:4], "big") < held_below:
-            return True, 0
-    if only_arm is not None:
-        return False, only_arm
-    digest = md5(user + arm_key, usedforsecurity=False).digest()
-    return False, bisect_right(cuts, int.from_bytes(digest[:4], "big"))
+    arm = drawer(split)(user)
+    return (True, 0) if arm == HELD_OUT else (False, arm)
 
 
 def share(user_id: str, key: str) -> int:

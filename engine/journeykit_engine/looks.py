@@ -75,7 +75,7 @@ class Looks:
             case graph.SegmentEnter():
                 found = [] if self.is_first else came
             case graph.SegmentExit():
-                found = [] if self.is_first else left
+                found = left  # at the first look nobody has been inside before
             case _:
                 found = sorted(user_id for user_id, inside in self.inside.items() if inside)
         self.is_first = False

@@ -151,7 +151,10 @@ class Walker:
 
     def named(self) -> str:
         """The end of every name that is made in this step: the person and the pass."""
-        self.suffix = f"{part(self.person.user_id)}.e{self.entry_count}"
+        user_id = self.person.user_id
+        if "." in user_id or "%" in user_id:
+            user_id = part(user_id)
+        self.suffix = f"{user_id}.e{self.entry_count}"
         return self.suffix
 
     def count(self, node_id: str) -> None:
@@ -222,7 +225,8 @@ class DurationOp(Op):
 
     def run(self, walker: Walker) -> Op | None:
         at = walker.at
-        until = self.ends_at(at, walker.zone)
+        zone = walker.program.zone if walker.person.timezone is None else walker.zone
+        until = self.ends_at(at, zone)
         walker.wait = new(Wait, (self.id, "timer", at, until, ()))
         return None
 
@@ -304,26 +308,21 @@ class SplitOp(Op):
     """Gives an arm by a hash of the person and the node; a holdout takes its own way, or walks
     the first branch with the sends withheld. Where no hash can be made nobody is treated."""
 
-    __slots__ = ("allotter", "arms", "first", "held", "on_holdout")
-    allotter: allot.Allotter
-    arms: list[tuple[Assigned, Assignment, Op | None]]
-    held: tuple[Assigned, Assignment]
-    on_holdout: Op | None
+    __slots__ = ("arms", "draw")
+    draw: Callable[[bytes], int]
+    arms: dict[int, tuple[Assigned, Assignment, Op | None]]
 
     def run(self, walker: Walker) -> Op | None:
         try:
-            is_holdout, arm = allot.draw(self.allotter, walker.person.user_id.encode())
+            arm = self.draw(walker.person.user_id.encode())
         except UnicodeEncodeError as error:
-            is_holdout, arm = True, 0
+            arm = allot.HELD_OUT
             walker.trail.append(
                 Failed(self.id, "ALLOCATION", f"The user id cannot be hashed: {error.reason}.")
             )
-        if is_holdout:
-            assigned, assignment = self.held
-            after = self.on_holdout
+        assigned, assignment, after = self.arms[arm]
+        if arm == allot.HELD_OUT:
             walker.is_holdout = True
-        else:
-            assigned, assignment, after = self.arms[arm]
         walker.variant = assignment.variant
         kept = walker.assignments
         walker.assignments = {**kept, self.id: assignment} if kept else {self.id: assignment}
@@ -462,7 +461,9 @@ class MessageOp(OutboundOp):
             walker.trail.append(new(Suppressed, (self.id, "holdout", "send", name, ())))
         else:
             event = walker.event
-            values = NOTHING if event is None else walker.event_properties()
+            values = NOTHING
+            if event is not None and event.properties:
+                values = event_values(event.properties)
             fields = (name, values) + self.fields  # noqa: RUF005 - unpacking takes twice as long
             walker.trail.append(new(Message, fields))
         return self.after

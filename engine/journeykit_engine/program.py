@@ -296,11 +296,12 @@ def _choice(
 def _split(op: SplitOp, config: graph.Split, program: Program) -> Op:
     salt = str(program.journey_id) if config.salt is None else config.salt
     weights = [branch.weight for branch in config.branches]
-    op.allotter = allot.allotter(op.id, salt, config.holdout_percent, weights)
-    op.arms = [
-        (Assigned(op.id, name, False), Assignment(name, False), None) for name in arm_names(config)
-    ]
-    op.held = (Assigned(op.id, "", True), Assignment("", True))
+    op.draw = allot.drawer(allot.allotter(op.id, salt, config.holdout_percent, weights))
+    op.arms = {
+        arm: (Assigned(op.id, name, False), Assignment(name, False), None)
+        for arm, name in enumerate(arm_names(config))
+    }
+    op.arms[allot.HELD_OUT] = (Assigned(op.id, "", True), Assignment("", True), None)
     return op
 
 
@@ -425,8 +426,9 @@ def _link(op: Op, node: graph.Node, nodes: Mapping[str, Op]) -> None:
             op.otherwise = (op.otherwise[0], targets[-1])
         case SplitOp():
             assert node.split is not None
-            op.arms = [(*arm[:2], target) for arm, target in zip(op.arms, targets, strict=False)]
-            op.on_holdout = nodes.get(node.split.on_holdout) or op.arms[0][2]
+            arms = dict(enumerate(targets))
+            arms[allot.HELD_OUT] = nodes.get(node.split.on_holdout) or arms[0]
+            op.arms = {arm: (*told[:2], arms[arm]) for arm, told in op.arms.items()}
         case GoalOp():
             assert node.goal is not None
             op.on_reached = nodes.get(node.goal.on_reached)

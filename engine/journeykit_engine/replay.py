@@ -189,7 +189,7 @@ class _Stage:
 
     def fire(self, due: Instant, _order: int, user_id: str) -> None:
         instance = self.instances[user_id]
-        if instance.wake_at == due and not instance.paused_at and instance.is_live:
+        if instance.wake_at == due:  # else they have moved on since; nobody takes a timer back
             self.settle(user_id, walk.resume(self.program, self.people[user_id], instance, due))
 
     def enrol(self, looks: Looks) -> None:

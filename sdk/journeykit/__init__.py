@@ -60,7 +60,7 @@ _HOMES = {
     "journeykit_engine.strict_json": "BadJson",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605 - the names are those of the table
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -239,6 +239,19 @@ def test_a_cohort_locks_to_its_hour_unless_the_gap_is_a_day(
     )
 
 
+def test_a_timer_due_at_the_time_of_a_sweep_comes_first() -> None:
+    """The pass of the 10:00 sweep ends in time for the one at 11:00."""
+    hour = {"kind": "duration", "amount": 1, "unit": "hour"}
+    nodes = [
+        {"id": "t", "kind": "trigger", "next": "w", "trigger": sweep(10, 11)},
+        {"id": "w", "kind": "wait", "wait": hour},
+    ]
+    graph = {"journey_id": 7, "entry_id": "t", "entry_rule": "every_time", "nodes": nodes}
+    journey = compile_graph(Graph.parse(graph))
+    found = replay.replay(journey, [], [Known("u_1")], since=START, until=START.add(hours=11))
+    assert entry_times(found) == ["2026-06-01T10:00:00Z", "2026-06-01T11:00:00Z"]
+
+
 # --- dates
 
 

@@ -545,6 +545,10 @@ def test_lines_before_the_journey_was_published_are_known_and_enter_nobody() -> 
     assert found.summary["events"] == 3
 
 
+def test_a_line_at_the_time_of_publishing_enters() -> None:
+    assert replay.replay(program(END), [track("cart", 3)], since=at(3)).summary["entries"] == 1
+
+
 def test_nothing_at_all() -> None:
     assert replay.replay(program(END), []).journal == []
     found = replay.replay(program(END), [], [Known("u_1")], until=at(1))

@@ -15,7 +15,7 @@ from whenever import Instant, TimeDelta
 
 from journeykit_engine import comparison, moment, rule
 from journeykit_engine.instance import Happened, Pass, Person
-from journeykit_engine.rule import Facts, Snapshot
+from journeykit_engine.rule import Snapshot
 
 NOW = Instant("2026-06-01T10:00:00Z")  # a Monday, 13:30 in Tehran
 TEHRAN = "Asia/Tehran"
@@ -23,7 +23,7 @@ TEHRAN = "Asia/Tehran"
 
 def facts(
     traits: Mapping[str, Any] | None = None, *events: tuple[str, Happened], **more: Any
-) -> Facts:
+) -> Snapshot:
     history: dict[str, list[Happened]] = {}
     for name, happened in events:
         history.setdefault(name, []).append(happened)
@@ -39,7 +39,7 @@ def happened(ago: str, amount: object = None, id: str = "") -> tuple[str, Happen
     return "purchase", Happened(at, properties, id)
 
 
-def holds(leaf: Mapping[str, Any], of: Facts) -> bool:
+def holds(leaf: Mapping[str, Any], of: Snapshot) -> bool:
     return rule.matches({"root": leaf}, of)
 
 
@@ -735,7 +735,7 @@ FACTS = st.builds(
 
 @given(RULES, FACTS)
 def test_every_rule_is_true_or_false_for_everybody_and_not_is_its_complement(
-    body: dict[str, Any], of: Facts
+    body: dict[str, Any], of: Snapshot
 ) -> None:
     answer = holds(body, of)
 
@@ -744,7 +744,7 @@ def test_every_rule_is_true_or_false_for_everybody_and_not_is_its_complement(
 
 
 @given(st.lists(RULES, max_size=4), FACTS)
-def test_groups_follow_de_morgan(rules: list[dict[str, Any]], of: Facts) -> None:
+def test_groups_follow_de_morgan(rules: list[dict[str, Any]], of: Snapshot) -> None:
     each = [holds(body, of) for body in rules]
     negated = [{"not": body} for body in rules]
 
@@ -754,7 +754,7 @@ def test_groups_follow_de_morgan(rules: list[dict[str, Any]], of: Facts) -> None
 
 
 @given(st.lists(RULES, max_size=4), FACTS, st.randoms())
-def test_order_does_not_matter(rules: list[dict[str, Any]], of: Facts, chance: Any) -> None:
+def test_order_does_not_matter(rules: list[dict[str, Any]], of: Snapshot, chance: Any) -> None:
     mixed = list(rules)
     chance.shuffle(mixed)
     for group in ("all", "any", "none"):
@@ -824,7 +824,7 @@ def test_a_rule_survives_the_way_out_and_in(body: dict[str, Any]) -> None:
 
 @given(RULES, FACTS)
 def test_the_canonical_form_is_a_definition_of_the_same_meaning(
-    body: dict[str, Any], of: Facts
+    body: dict[str, Any], of: Snapshot
 ) -> None:
     parsed = rule.parse({"root": body})
     canonical = rule.canonical(parsed)
@@ -835,7 +835,9 @@ def test_the_canonical_form_is_a_definition_of_the_same_meaning(
 
 
 @given(RULES, FACTS)
-def test_an_explanation_gives_the_same_answer_and_is_json(body: dict[str, Any], of: Facts) -> None:
+def test_an_explanation_gives_the_same_answer_and_is_json(
+    body: dict[str, Any], of: Snapshot
+) -> None:
     explained = rule.explain({"root": body}, of)
 
     assert explained.result is holds(body, of)
@@ -844,7 +846,7 @@ def test_an_explanation_gives_the_same_answer_and_is_json(body: dict[str, Any], 
 
 @given(RULES, FACTS, st.lists(st.floats(0, 1), max_size=4))
 def test_no_answer_changes_before_the_next_change(
-    body: dict[str, Any], of: Facts, portions: list[float]
+    body: dict[str, Any], of: Snapshot, portions: list[float]
 ) -> None:
     parsed = rule.parse({"root": body})
     answer, change = rule.matches(parsed, of), rule.next_change(parsed, of)
@@ -859,7 +861,7 @@ def test_no_answer_changes_before_the_next_change(
 
 
 @given(RULES, FACTS)
-def test_a_rule_reads_only_what_its_references_name(body: dict[str, Any], of: Facts) -> None:
+def test_a_rule_reads_only_what_its_references_name(body: dict[str, Any], of: Snapshot) -> None:
     parsed = rule.parse({"root": body})
     named = rule.references(parsed)
     person = of.person

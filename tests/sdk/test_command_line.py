@@ -249,7 +249,7 @@ def test_every_problem_is_told_at_once(call: Call) -> None:
         'problem NO_CHANNEL node "s": The send node "s" has no channel to send by. '
         'Name it in "channel", for example "email".\n'
         'problem NO_TEMPLATE node "s": The send node "s" has no text to send. '
-        'Set its "template_id".\n'
+        'Choose a template and write its number in "template_id".\n'
     )
 
 
