@@ -70,7 +70,7 @@ def main(words: list[str]) -> int:
         for _ in range(given.rounds):
             base, told = seconds(plain)
             mine, summed = seconds(ours)
-            assert json.loads(told)["messages"] == json.loads(summed)["messages"] == 46_954
+            assert json.loads(told) == json.loads(summed), "the two must say the same"
             ratios.append(mine / base)
             print(f"ours {mine:.2f} s, plain {base:.2f} s of processor: {mine / base:.1f}")
     print(f"replay / plain script: {statistics.median(ratios):.1f} (goal at most {GOAL:g})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, assert_never
 
 from whenever import Instant
 
@@ -34,7 +34,20 @@ from journeykit_engine.trail import (
 )
 
 Record = dict[str, Any]
+OfTheGraph = Visited | Branched | Assigned | Exited
+_OF_THE_GRAPH = (Visited, Branched, Assigned, Exited)
 Write = Callable[[Instant, str, int, tuple[Entry, ...]], None]
+
+
+class Lines(NamedTuple):
+    """A sink of JSON lines instead of records: `dump` writes a record as one line of JSON without
+    its end, `put` takes the whole lines of a step."""
+
+    dump: Callable[[Record], bytes]
+    put: Callable[[bytes], object]
+
+
+Sink = Callable[[Record], object] | Lines
 
 
 class Sums:
@@ -54,9 +67,29 @@ class Sums:
         self.waiting: Counter[str] = Counter()
         self.exits: Counter[str] = Counter()
         self.arms: Counter[tuple[str, str]] = Counter()
+        self.again: list[_Again] = []
+
+    def count(self, entry: OfTheGraph, times: int) -> None:
+        """Add what an entry of this kind stands for, as often as it came."""
+        match entry:
+            case Visited():
+                self.entered[entry.node_id] += times
+            case Exited():
+                self.exited[entry.node_id] += times
+                self.exits[entry.reason] += times
+            case Assigned():
+                arm = "holdout" if entry.holdout else entry.variant
+                self.arms[entry.node_id, arm] += times
+            case Branched():
+                pass
+            case _:
+                assert_never(entry)
 
     def summary(self) -> dict[str, Any]:
         """The sums as plain values; every node, and every arm of every split, is there."""
+        for again in self.again:
+            self.count(again.entry, again.times)
+            again.times = 0
         nodes = {
             node_id: {
                 "entered": self.entered[node_id],
@@ -88,8 +121,10 @@ class Sums:
         return arms
 
 
-def writer(sink: Callable[[Record], object], sums: Sums) -> Write:
+def writer(sink: Sink, sums: Sums) -> Write:
     """A function that turns one step's trail into records for `sink` and counts them."""
+    if isinstance(sink, Lines):
+        return _line_writer(sink, sums)
     write_instant = timing.write_instant
 
     def write(at: Instant, user_id: str, entry_count: int, trail: tuple[Entry, ...]) -> None:
@@ -109,8 +144,55 @@ def writer(sink: Callable[[Record], object], sums: Sums) -> Write:
     return write
 
 
+def _line_writer(sink: Lines, sums: Sums) -> Write:
+    """The same records as lines. An entry that depends on the graph alone is one and the same
+    object in every trail: it is dumped once, counted where it comes again, and added up later."""
+    dump, put = sink
+    write_instant = timing.write_instant
+    known: dict[int, _Again] = {}
+
+    def tail_of(entry: Entry) -> bytes:
+        what, tell = TELLERS[type(entry)]
+        record: Record = {"what": what, "node_id": entry.node_id}
+        tell(record, entry, sums)
+        tail = b"," + dump(record)[1:] + b"\n"
+        if isinstance(entry, _OF_THE_GRAPH) and len(known) < MAX_KNOWN_ENTRIES:
+            known[id(entry)] = _Again(entry, tail)
+            sums.again.append(known[id(entry)])
+        return tail
+
+    def write(at: Instant, user_id: str, entry_count: int, trail: tuple[Entry, ...]) -> None:
+        head = dump({"at": write_instant(at), "user_id": user_id, "entry": entry_count})[:-1]
+        parts: list[bytes] = []
+        for entry in trail:
+            again = known.get(id(entry))
+            if again is None:
+                parts += (head, tail_of(entry))
+            else:
+                again.times += 1
+                parts += (head, again.tail)
+        put(b"".join(parts))
+
+    return write
+
+
+MAX_KNOWN_ENTRIES = 100_000  # a graph has far fewer; an exit made for one person is kept as well
+
+
+class _Again:
+    """An entry that comes again and again: its line, and how often it came after the first time.
+    It holds the entry, so that no other object can get its id."""
+
+    __slots__ = ("entry", "tail", "times")
+
+    def __init__(self, entry: OfTheGraph, tail: bytes) -> None:
+        self.entry = entry
+        self.tail = tail
+        self.times = 0
+
+
 def _tell_visited(record: Record, entry: Visited, sums: Sums) -> None:
-    sums.entered[entry.node_id] += 1
+    sums.count(entry, 1)
 
 
 def _tell_wait(record: Record, entry: Wait, sums: Sums) -> None:
@@ -126,8 +208,7 @@ def _tell_woke(record: Record, entry: Woke, sums: Sums) -> None:
 
 
 def _tell_exited(record: Record, entry: Exited, sums: Sums) -> None:
-    sums.exited[entry.node_id] += 1
-    sums.exits[entry.reason] += 1
+    sums.count(entry, 1)
     record["reason"] = entry.reason
 
 
@@ -138,6 +219,7 @@ def _tell_entered(record: Record, entry: Entered, sums: Sums) -> None:
 
 def _tell_message(record: Record, entry: Message, sums: Sums) -> None:
     sums.messages += 1
+    record["message_id"] = entry.message_id
     record["effect"] = message_record(entry)
 
 
@@ -150,7 +232,7 @@ def _tell_branched(record: Record, entry: Branched, sums: Sums) -> None:
 
 
 def _tell_assigned(record: Record, entry: Assigned, sums: Sums) -> None:
-    sums.arms[entry.node_id, "holdout" if entry.holdout else entry.variant] += 1
+    sums.count(entry, 1)
     record["variant"] = entry.variant
     record["holdout"] = entry.holdout
 

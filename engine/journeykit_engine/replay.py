@@ -82,7 +82,7 @@ def run(
     program: Program,
     lines: Iterable[Line],
     people: Iterable[Known],
-    sink: Callable[[dict[str, Any]], object],
+    sink: journal.Sink,
     *,
     since: Instant | None = None,
     until: Instant | None = None,
@@ -92,7 +92,8 @@ def run(
 ) -> dict[str, Any]:
     """Replay `lines`, which must be in time order, and return the summary.
 
-    Each record of the journal goes to `sink`. At one instant a line is handled before a timer, a
+    Each record of the journal goes to `sink`, or each line of it (`journal.Lines`). At one instant
+    a line is handled before a timer, a
     timer before a look of the scanner. `since` is when the journey was published: the first look
     at a segment (which enrols nobody) is then, and earlier lines are only known, they enter
     nobody; where absent it is the time of the first line. `until` is the last instant to be lived
@@ -119,7 +120,8 @@ def run(
         if since is not None and line.at < since:
             stage.learn(line)
         else:
-            stage.live_until(line.at, inclusive=False)
+            if line.at != last:  # at one instant nothing more is due before it
+                stage.live_until(line.at, inclusive=False)
             stage.take(line)
         last = line.at
         if progress is not None and count % 1000 == 0:
@@ -143,7 +145,7 @@ class _Stage:
     def __init__(
         self,
         program: Program,
-        sink: Callable[[dict[str, Any]], object],
+        sink: journal.Sink,
         render: Render | None,
     ) -> None:
         self.program = program
@@ -154,8 +156,8 @@ class _Stage:
         self.history: dict[str, dict[str, list[Happened]]] = {}
         self.profiles: dict[str, profile.Profile] = {}
         self.instances: dict[str, Instance] = {}
-        self.timers: list[tuple[Instant, int, str]] = []
-        self.scheduled = 0
+        self.timers: dict[Instant, list[str]] = {}
+        self.instants: list[Instant] = []
         self.seen: set[str] = set()
         self.kept = program.needs.events
         self.looks: Looks | None = None
@@ -172,25 +174,33 @@ class _Stage:
 
     def live_until(self, moment: Instant, *, inclusive: bool) -> None:
         """Take every timer and look before this moment (and at it), in order."""
-        timers, looks = self.timers, self.looks
+        instants, looks = self.instants, self.looks
         while True:
             look = looks.next_at if looks is not None else None
-            if timers and (look is None or timers[0][0] <= look):
-                due = timers[0][0]
-                if due > moment or (due == moment and not inclusive):
-                    return
-                self.fire(*heapq.heappop(timers))
-            elif look is not None and looks is not None:
-                if look > moment or (look == moment and not inclusive):
-                    return
-                self.enrol(looks)
-            else:
+            is_timer = bool(instants) and (look is None or instants[0] <= look)
+            due = instants[0] if is_timer else look
+            if due is None or due > moment or (due == moment and not inclusive):
                 return
+            if is_timer:
+                self.fire(heapq.heappop(instants))
+            elif looks is not None:
+                self.enrol(looks)
 
-    def fire(self, due: Instant, _order: int, user_id: str) -> None:
-        instance = self.instances[user_id]
-        if instance.wake_at == due:  # else they have moved on since; nobody takes a timer back
-            self.settle(user_id, walk.resume(self.program, self.people[user_id], instance, due))
+    def schedule(self, wake_at: Instant, user_id: str) -> None:
+        """Timers of one instant stand together, in the order they were set: histories have many."""
+        there = self.timers.get(wake_at)
+        if there is None:
+            self.timers[wake_at] = [user_id]
+            heapq.heappush(self.instants, wake_at)
+        else:
+            there.append(user_id)
+
+    def fire(self, due: Instant) -> None:
+        for user_id in self.timers.pop(due):
+            instance = self.instances[user_id]
+            if instance.wake_at == due:  # else they have moved on since; nobody takes a timer back
+                step = walk.resume(self.program, self.people[user_id], instance, due)
+                self.settle(user_id, step)
 
     def enrol(self, looks: Looks) -> None:
         at, found = looks.look()
@@ -221,32 +231,33 @@ class _Stage:
 
     def learn(self, line: Line) -> None:
         """Something that happened before the journey was published: history, no more."""
-        if self.is_new(line):
+        if self.is_new(line.id):
             if line.type == "track":
                 self.remember(line)
             elif line.type == "identify":
                 self.write_traits(line)
 
     def take(self, line: Line) -> None:
-        if not self.is_new(line):
+        kind, user_id, at, event, properties, line_id = line
+        if not self.is_new(line_id):
             return
-        if line.type == "track" and line.event == graph.RESERVED_EVENT:
+        if kind == "track" and event == graph.RESERVED_EVENT:
             self.refuse(line, "reserved_event")
-        elif line.type == "track":
+        elif kind == "track":
             self.remember(line)
-            self.react(line.user_id, Event(line.event, line.at, line.id, line.properties))
-        elif line.type == "identify":
+            self.react(user_id, Event(event, at, line_id, properties))
+        elif kind == "identify":
             changed = self.write_traits(line)
             if changed:
-                self.react(line.user_id, Event("", line.at, line.id, line.properties, changed))
+                self.react(user_id, Event("", at, line_id, properties, changed))
         else:
             self.steer(line)
 
-    def is_new(self, line: Line) -> bool:
-        if line.id in self.seen:
+    def is_new(self, line_id: str) -> bool:
+        if line_id in self.seen:
             return False
-        if line.id:
-            self.seen.add(line.id)
+        if line_id:
+            self.seen.add(line_id)
         return True
 
     def remember(self, line: Line) -> None:
@@ -315,8 +326,7 @@ class _Stage:
             self.instances[user_id] = instance
             wake_at = instance.wake_at
             if wake_at is not None and (prior is None or prior.wake_at != wake_at):
-                self.scheduled += 1
-                heapq.heappush(self.timers, (wake_at, self.scheduled, user_id))
+                self.schedule(wake_at, user_id)
             if self.keeps_passes:
                 self.keep_pass(user_id, instance)
         trail = step.trail if self.render is None else self.rendered(step)

@@ -95,8 +95,15 @@ def in_time_order(lines: list[Line]) -> list[Line]:
 
 
 def _read(file: BinaryIO, name: str, take: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
-    texts = ((number, text) for number, text in enumerate(file, 1) if text.strip())
-    return _taken(texts, f"{name} line", lambda text: take(_object(text)))
+    rows = []
+    number = 0
+    try:
+        for number, text in enumerate(file, 1):  # noqa: B007 - read where a fault is told
+            if text.strip():
+                rows.append(take(_object(text)))
+    except _Fault as fault:
+        raise BadHistory(f"{name} line {number}", fault.message, fault.fix) from None
+    return rows
 
 
 def _as_row(take: Callable[[Mapping[str, Any]], Row]) -> Callable[[Any], Row]:
@@ -188,7 +195,7 @@ class _Moments:
             event, properties = row.get("event"), row.get("properties", NOTHING)
             if not isinstance(event, str) or not event or event == RESERVED_EVENT:
                 raise _bad_event(event)
-            if not isinstance(properties, Mapping):
+            if type(properties) is not dict:  # asked first: isinstance of a Mapping takes long
                 properties = _mapping("properties", properties)
             return Line("track", user_id, self.at, event, properties, message_id)
         if kind == "identify":

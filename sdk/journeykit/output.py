@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-JOURNAL_BATCH = 20_000  # records between two writes; memory stays flat, calls stay few
+from journeykit_engine.journal import Lines, Sink
+
+JOURNAL_BATCH = 5_000  # steps between two writes; memory stays flat, calls stay few
 BESIDE = ".journeykit-"  # how the folder begins in which a file is made before it is moved
 
 
@@ -74,20 +76,21 @@ def whole(path: Path | None) -> Iterator[BinaryIO | None]:
 
 
 @contextmanager
-def sink_to(file: BinaryIO | None) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Where a replay's records go: into the file in batches, or nowhere."""
+def sink_to(file: BinaryIO | None) -> Iterator[Sink]:
+    """Where a replay's journal goes: as JSON lines into the file, in batches, or nowhere."""
     if file is None:
         yield lambda record: None
         return
     import orjson
 
     kept: list[bytes] = []
+    keep = kept.append
 
-    def keep(record: dict[str, Any]) -> None:
-        kept.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+    def put(lines: bytes) -> None:
+        keep(lines)
         if len(kept) >= JOURNAL_BATCH:
             file.writelines(kept)
             kept.clear()
 
-    yield keep
+    yield Lines(orjson.dumps, put)
     file.writelines(kept)

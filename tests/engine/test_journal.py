@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, get_args
 
 import pytest
@@ -71,6 +72,7 @@ CASES: list[tuple[Entry, dict[str, Any]]] = [
         {
             "what": "effect",
             "node_id": "a",
+            "message_id": "j1.v1.a.u_1.e2",
             "effect": {
                 "kind": "send",
                 "message_id": "j1.v1.a.u_1.e2",
@@ -89,6 +91,7 @@ CASES: list[tuple[Entry, dict[str, Any]]] = [
         {
             "what": "effect",
             "node_id": "a",
+            "message_id": "x",
             "effect": {
                 "kind": "send",
                 "message_id": "x",
@@ -204,6 +207,20 @@ def test_a_message_is_told_alike_by_both_doors() -> None:
     for entry, told in CASES:
         if isinstance(entry, trail.Message):
             assert journal.effect_record(entry) == journal.message_record(entry) == told["effect"]
+
+
+def test_lines_are_the_records_and_the_sums_are_the_same() -> None:
+    entries = tuple(entry for entry, _ in CASES) * 3
+    records, summary = written(*entries)
+    lines: list[bytes] = []
+    sums = journal.Sums(GRAPH)
+    sink = journal.Lines(lambda record: json.dumps(record).encode(), lines.append)
+
+    journal.writer(sink, sums)(AT, "u_1", 2, entries)
+
+    assert [json.loads(line) for line in b"".join(lines).splitlines()] == records
+    assert sums.summary() == summary
+    assert sums.summary() == summary  # asked twice, nothing is counted twice
 
 
 def test_the_sums_of_every_kind_of_entry() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from journeykit import output
+from journeykit_engine.journal import Lines
 
 
 def test_a_file_appears_when_all_went_well(tmp_path: Path) -> None:
@@ -45,8 +46,9 @@ def test_records_go_to_the_file_in_batches_and_none_is_lost(
     target = tmp_path / "journal"
 
     with output.whole(target) as file, output.sink_to(file) as sink:
+        assert isinstance(sink, Lines)
         for number in range(7):
-            sink({"n": number, "text": "سلام"})
+            sink.put(sink.dump({"n": number, "text": "سلام"}) + b"\n")
 
     records = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
     assert records == [{"n": number, "text": "سلام"} for number in range(7)]
@@ -54,6 +56,7 @@ def test_records_go_to_the_file_in_batches_and_none_is_lost(
 
 def test_without_a_file_records_go_nowhere() -> None:
     with output.whole(None) as file, output.sink_to(file) as sink:
+        assert not isinstance(sink, Lines)
         sink({"n": 1})
 
     assert file is None
