@@ -27,6 +27,7 @@ from journeykit_engine.trail import (
     Noted,
     Suppressed,
     Visited,
+    Woke,
 )
 
 StepKind = Literal["visited", "branch", "effect", "wait", "end", "error"]
@@ -72,6 +73,8 @@ class Simulation(NamedTuple):
     simulated_waits: int
     problems: tuple[Problem, ...]
     user_id: str
+    taken: tuple[tuple[str, str], ...] = ()
+    """The ports taken, as (node id, port), where a node has more than one way out."""
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -137,6 +140,7 @@ class _Simulator:
         self.person = person
         self.problems = check.check(graph).problems
         self.steps: list[SimulatedStep] = []
+        self.taken: list[tuple[str, str]] = []
         self.waits = 0
         self.sends = 0
         self.visited = 0
@@ -248,9 +252,13 @@ class _Simulator:
                 self.add(entry.node_id, "visited", self.graph.by_id[entry.node_id].kind)
             case Wait():
                 self.tell_wait(entry)
+            case Woke():
+                self.take(entry.node_id, _port(self.graph, entry))
             case Branched():
+                self.take(entry.node_id, entry.port)
                 self.add(entry.node_id, "branch", self.told_port(entry))
             case Assigned():
+                self.take(entry.node_id, "on_holdout" if entry.holdout else entry.variant)
                 arm = "held out" if entry.holdout else f'arm "{entry.variant}"'
                 self.add(entry.node_id, "branch", arm)
             case Suppressed():
@@ -327,6 +335,9 @@ class _Simulator:
         label = node.label if node is not None else ""
         self.steps.append(SimulatedStep(node_id, label, kind, detail, effect, suggestion))
 
+    def take(self, node_id: str, port: str) -> None:
+        self.taken.append((node_id, port))
+
     def ended(self, reached: bool, outcome: str) -> Simulation:
         return Simulation(
             tuple(self.steps),
@@ -336,7 +347,16 @@ class _Simulator:
             self.waits,
             self.problems,
             self.person.user_id,
+            tuple(self.taken),
         )
+
+
+def _port(graph: Graph, woke: Woke) -> str:
+    """The port behind the branch on which a wait closed: a single event goes on to `next`, and so
+    does a time-out that has no way of its own."""
+    ports = [port.name for port in graph.by_id[woke.node_id].ports() if port.target]
+    branch = "on_timeout" if woke.branch == "timeout" else woke.branch
+    return branch if branch in ports else "next"
 
 
 def _waits(entry: Wait) -> str:

@@ -352,7 +352,7 @@ def render_(
     refuse_outputs({"--output": output}, {"JOURNEY": graph, "--stats": stats})
     _refuse_ending(output)
     found = _document(graph)
-    figures = _figures(stats) if stats is not None else None
+    figures, arms = _figures(stats) if stats is not None else (None, None)
     lit = _node_ids(found, path)
     if output is None:
         say(outline(found.graph, found.name))
@@ -361,6 +361,7 @@ def render_(
         found.graph,
         name=found.name,
         stats=figures,
+        arms=arms,
         path=lit,
         problems=check(found.graph).problems,
         theme=theme.value,
@@ -468,15 +469,23 @@ def _moment(option: str, text: str | None) -> Any:
     return None if text is None else moment_of(option, text)
 
 
-def _figures(path: Path) -> Mapping[str, Mapping[str, int]]:
-    """The figures of each node, out of a summary or bare."""
+Counts = Mapping[str, Mapping[str, int]]
+
+
+def _figures(path: Path) -> tuple[Counts, Counts]:
+    """The figures of each node and of each split's arms, out of a summary; or of nodes, bare."""
     from journeykit.history import value_in
 
     given = _read(path, value_in)
-    nodes = given.get("nodes", given) if isinstance(given, dict) else None
-    if not isinstance(nodes, dict) or not all(map(_are_counts, nodes.values())):
+    whole = given if isinstance(given, dict) else {"nodes": None}
+    nodes, arms = whole.get("nodes", whole), whole.get("arms", {}) if "nodes" in whole else {}
+    if not _is_table(nodes) or not _is_table(arms):
         raise Refused(f"{_name(path)} is no summary of replay; give the file of its --summary.")
-    return nodes
+    return nodes, arms
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_are_counts, value.values()))
 
 
 def _are_counts(figures: object) -> bool:

@@ -63,7 +63,8 @@ class Trace:
 
     def draw(self, **looks: Any) -> Drawing:
         """The journey with this person's path lit up."""
-        return self.journey.draw(path=self.simulation.path, **looks)
+        found = self.simulation
+        return self.journey.draw(path=found.path, taken=found.taken, **looks)
 
     def __repr__(self) -> str:
         lines = [f'"{self.simulation.user_id}" walks {_title(self.journey)}']
@@ -117,7 +118,8 @@ class Replay:
 
     def draw(self, **looks: Any) -> Drawing:
         """The journey with the replay's figures on it, as a funnel."""
-        return self.journey.draw(stats=self.summary["nodes"], **looks)
+        figures = {"stats": self.summary["nodes"], "arms": self.summary["arms"]}
+        return self.journey.draw(**{**figures, **looks})
 
     def __repr__(self) -> str:
         return f"{_title(self.journey)}, replayed\n{summary_text(self.summary)}"

@@ -481,3 +481,49 @@ def test_without_pandas_a_frame_says_what_to_install(
         cart.replay(ROWS).to_frame()
 
     assert str(caught.value) == 'A frame needs pandas: pip install "journeykit[notebooks]".'
+
+
+def test_of_two_ways_to_one_node_only_the_taken_one_is_lit_and_each_has_its_figure() -> None:
+    both = (
+        jk.journey("Arms")
+        .on_event("joined")
+        .split("test", holdout=50, A=lambda j: j.send(push=3), B=lambda j: j.send(push=3, id="b"))
+        .exit()
+    )
+    held = next(str(i) for i in range(99) if _arm(both, str(i)) == "on_holdout")
+    treated = next(str(i) for i in range(99) if _arm(both, str(i)) == "A")
+
+    assert (
+        both.simulate(held, "2026-06-01T10:00:00Z").draw().svg
+        != both.simulate(treated, "2026-06-01T10:00:00Z").draw().svg
+    )
+    rows = [
+        {"userId": person, "event": "joined", "timestamp": "2026-06-01T10:00:00Z"}
+        for person in map(str, range(40))
+    ]
+    replayed = both.replay(rows)
+    arms = replayed.summary["arms"]["test"]
+    drawn = replayed.draw().dot
+    assert arms["A"] + arms["B"] + arms["holdout"] == 40
+    assert f"A 25 % · {arms['A']}" in drawn
+    assert f"held out 50 % · {arms['holdout']}" in drawn
+
+
+def _arm(journey: jk.Journey, person: str) -> str:
+    return journey.simulate(person, "2026-06-01T10:00:00Z").simulation.taken[0][1]
+
+
+def test_the_way_out_of_a_wait_is_told_by_its_port() -> None:
+    waits = (
+        jk.journey("Waits")
+        .on_event("joined")
+        .wait_for("paid", timeout="1d", id="one")
+        .wait_for({"reply": ..., "won": ...}, timeout="1d", on_timeout=..., id="many")
+        .exit()
+    )
+    late = {"one": "timeout", "many": "timeout"}
+    by_event = waits.simulate("u", "2026-06-01T10:00:00Z").simulation.taken
+    by_time = waits.simulate("u", "2026-06-01T10:00:00Z", answers=late).simulation.taken
+
+    assert by_event == (("one", "next"), ("many", "reply"))
+    assert by_time == (("one", "next"), ("many", "on_timeout"))
