@@ -22,7 +22,7 @@ OLDEST = (3, 11)
 USAGE_EXIT = 2  # what argparse and most commands answer to a command line they do not know
 
 COMMANDS = {
-    "demo": "walk a year of real orders through a journey and print what came of it",
+    "demo": "walk eighteen months of real orders through a journey and print what came of it",
     "test": "run every test; further words go to pytest (test -k layers)",
     "lint": "ruff format --check, ruff check, mypy --strict",
     "check": "lint, then test: what has to pass before a commit",

@@ -13,6 +13,9 @@ BENCHMARKS = {"walk": ["--peers"], "replay": []}
 
 
 def main(words: list[str]) -> int:
+    if words and words[0] in ("-h", "--help"):
+        print((__doc__ or "").strip())
+        return 0
     if words and words[0] not in BENCHMARKS:
         print(f'there is no benchmark "{words[0]}"; name one of {", ".join(BENCHMARKS)}')
         return 2

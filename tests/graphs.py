@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from journeykit_engine.graph import Graph
-from journeykit_engine.shape import salvage
 
 Json = dict[str, Any]
 MAX_NODES = 12  # beside the trigger; enough for joins inside branches inside loops
@@ -291,7 +290,7 @@ class _Wiring:
         return {"switch": {"cases": cases, "default": self.somewhere()}}
 
     def split(self) -> Json:
-        arms = st.sampled_from(["A", "B", "class", "holdout", "گروه", "self", "plan b"])
+        arms = st.sampled_from(["A", "B", "class", "held", "گروه", "self", "plan b"])
         variants = self.draw(st.lists(arms, min_size=1, max_size=3, unique=True))
         branches = [
             {"variant": variant, "weight": self.draw(shares()), "next": self.maybe()}
@@ -381,7 +380,7 @@ def drafts(draw: DrawFn) -> Graph:
             if wrong is None:
                 del part[field]
     value["entry_id"] = draw(st.sampled_from([value["entry_id"], "", "nowhere"]))
-    graph, problems = salvage(Graph, value)
+    graph, problems = Graph.salvage(value)
     assume(graph is not None and not problems)
     assert graph is not None
     return graph

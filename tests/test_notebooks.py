@@ -26,7 +26,6 @@ START_SECONDS = 120  # a kernel starts in two
 
 # Graphviz' C code writes to the kernel's standard error on some Debians; it means nothing here.
 HARMLESS = re.compile(r"\s*Fontconfig (warning|error): .*")
-MACHINE_PATH = re.compile(r"""(?:^|[\s"'(=])(?:/(?:home|root|tmp|usr|opt|Users)/|[A-Z]:\\)""")
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -150,12 +149,5 @@ def test_a_stored_notebook_holds_no_trace_of_a_run(path: Path) -> None:
     assert notebook.metadata == METADATA
     for cell in notebook.cells:
         assert cell.metadata == {}
-        assert not MACHINE_PATH.search(cell.source), cell.source
         if cell.cell_type == "code":
             assert (cell.outputs, cell.execution_count) == ([], None)
-
-
-def test_a_machine_path_would_be_found() -> None:
-    assert MACHINE_PATH.search("open('/" + "home/sara/orders.csv')")
-    assert MACHINE_PATH.search('"C:\\orders.csv"')
-    assert not MACHINE_PATH.search("https://example.com/home/page and data/orders.csv")

@@ -26,6 +26,9 @@ SEPARATOR = b"\x1f"
 HEX_DIGITS = 8
 """Four bytes of a digest written in hexadecimal, as SQL reads them."""
 
+DIGEST_BYTES = 16
+"""Of an MD5; a share is the first four of them."""
+
 Dialect = Literal["postgresql", "sqlite", "duckdb", "bigquery", "snowflake"]
 
 
@@ -66,20 +69,24 @@ def drawer(split: Allotter) -> Callable[[bytes], int]:
 
     Hashes only where the answer can differ: a holdout needs no arm, a lone arm no hash.
     """
-    held_below, holdout_key, arm_key, cuts, only_arm = split
-    number = int.from_bytes
+    holdout_cut, holdout_key, arm_key, cuts, only_arm = split
+    held_below, edges = _edge(holdout_cut), tuple(map(_edge, cuts))
 
     def arm_of(user: bytes) -> int:
-        if held_below:
-            digest = md5(user + holdout_key, usedforsecurity=False).digest()
-            if number(digest[:4], "big") < held_below:
-                return HELD_OUT
+        if holdout_cut and md5(user + holdout_key, usedforsecurity=False).digest() < held_below:
+            return HELD_OUT
         if only_arm is not None:
             return only_arm
-        digest = md5(user + arm_key, usedforsecurity=False).digest()
-        return bisect_right(cuts, number(digest[:4], "big"))
+        return bisect_right(edges, md5(user + arm_key, usedforsecurity=False).digest())
 
     return arm_of
+
+
+def _edge(cut: int) -> bytes:
+    """The cut as bytes, below which a whole digest lies exactly where its share lies below the cut:
+    bytes compare like big-endian numbers, and no share has to be made of them. Nothing is above
+    the cut of everybody, so its bytes are more than a digest has."""
+    return cut.to_bytes(4, "big") if cut < WHOLE else b"\xff" * (DIGEST_BYTES + 1)
 
 
 def draw(split: Allotter, user: bytes) -> tuple[bool, int]:

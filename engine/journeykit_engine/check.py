@@ -18,13 +18,14 @@ from journeykit_engine.check_nodes import (
     node_problems,
     place_of,
     rule_problems,
+    wrong_and_fix,
 )
 from journeykit_engine.check_warnings import Templates, all_warnings
 from journeykit_engine.comparison import nearest, shown
-from journeykit_engine.graph import Graph, Node
+from journeykit_engine.graph import Graph, Node, Port
 from journeykit_engine.paths import MAX_STEPS
-from journeykit_engine.shape import Problem, salvage
-from journeykit_engine.strict_json import json_faults
+from journeykit_engine.shape import Problem
+from journeykit_engine.strict_json import refuse_value
 
 MAX_SUGGESTIONS = 10  # edges for which a like name is looked for: that is slow in a large graph
 MAX_NAMED = 10  # nodes of a loop that a message names
@@ -72,9 +73,8 @@ def check(
             _in_order(_problems(graph, account_timezone)),
             _in_order(all_warnings(graph, others, templates)),
         )
-    if faults := json_faults(graph):
-        raise faults[0]
-    rest, shape = salvage(Graph, graph)
+    refuse_value(graph)
+    rest, shape = Graph.salvage(graph)
     if rest is not None and not shape:
         return check(rest, others, account_timezone, templates)
     found = [] if rest is None else _problems(rest, account_timezone)
@@ -228,10 +228,9 @@ def _like(word: str, known: Sequence[str]) -> str:
 
 
 def _window_problem(path: str, noun: str, fault: str) -> Problem:
-    wrong, _, fix = fault.partition("; ")
-    fix = "Write two different times." if fix.startswith("the window") else fix
-    message = f"{noun}: {wrong[:1].lower()}{wrong[1:]}."
-    return _top("BAD_WINDOW", path, message, fix[:1].upper() + fix[1:])
+    wrong, fix = wrong_and_fix(fault)
+    fix = "Write two different times." if fix.startswith("The window") else fix
+    return _top("BAD_WINDOW", path, f"{noun}: {wrong[:1].lower()}{wrong[1:]}.", fix)
 
 
 def _jitter_problems(settings: graph.Settings) -> Iterator[Problem]:
@@ -278,7 +277,7 @@ def _trigger_problems(document: Graph) -> Iterator[Problem]:
 
 def _edge_problems(document: Graph) -> Iterator[Problem]:
     names, suggestions = list(document.by_id), 0
-    for node, port in document.edges():
+    for node, port in _edges(document):
         target = document.by_id.get(port.target)
         edge = f"The edge {shown(port.name)} of node {shown(node.id)}"
         if target is None:
@@ -293,6 +292,16 @@ def _edge_problems(document: Graph) -> Iterator[Problem]:
             yield Problem(
                 "TRIGGER_HAS_INCOMING", node.id, port.path, f"{message} from outside.", fix
             )
+
+
+def _edges(document: Graph) -> Iterator[tuple[Node, Port]]:
+    """Every wired edge, and a `next` that its node never takes (a warning) but that must exist."""
+    for index, node in enumerate(document.nodes):
+        ports = node.ports(f"nodes[{index}]")
+        unused = node.next and all(port.path != f"nodes[{index}].next" for port in ports)
+        if unused and node.next not in document.by_id:
+            ports = [Port("next", node.next, f"nodes[{index}].next"), *ports]
+        yield from ((node, port) for port in ports if port.target)
 
 
 def _path_problems(document: Graph) -> Iterator[Problem]:

@@ -230,18 +230,20 @@ def _wait_problems(wait: graph.WaitConfig, place: Place) -> Iterator[Problem]:
 
 
 def _told(place: Place, code: str, field: str, fault: str) -> Problem:
-    """A sentence of `timing`, which says what is wrong before the semicolon, what to do after."""
-    wrong, _, fix = fault.partition("; ")
-    message = f"{place.noun}: {_lower(wrong)}."
-    return Problem(code, place.node_id, f"{place.path}.{field}", message, _sentence(fix))
+    wrong, fix = wrong_and_fix(fault)
+    message = f"{place.noun}: {wrong[:1].lower()}{wrong[1:]}."
+    return Problem(code, place.node_id, f"{place.path}.{field}", message, fix)
 
 
-def _lower(words: str) -> str:
-    return words[:1].lower() + words[1:]
+def wrong_and_fix(fault: str) -> tuple[str, str]:
+    """A sentence of `timing` in two: what is wrong, without a full stop, and what to do. The last
+    semicolon parts them: an earlier one stands in a text that the sentence repeats.
 
-
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:] if words else "Write another one."
+    >>> wrong_and_fix('"5; bd" is not a duration; write it as "5bd".')
+    ('"5; bd" is not a duration', 'Write it as "5bd".')
+    """
+    wrong, _, fix = fault.rpartition("; ")
+    return wrong, fix[:1].upper() + fix[1:]
 
 
 def duration_problems(text: str, place: Place, field: str) -> Iterator[Problem]:
@@ -354,6 +356,12 @@ def _split_problems(split: graph.Split, place: Place) -> Iterator[Problem]:
             )
             fix = "Write small numbers such as 1 and 2."
             yield place.problem("BAD_NUMBER", f"branches[{i}].weight", message, fix)
+    for i, branch in enumerate(split.branches):
+        if branch.variant == "holdout":
+            message = 'has a branch of the variant "holdout", the word under which held-out people'
+            fix = "Give the variant another name."
+            path = f"branches[{i}].variant"
+            yield place.problem("BAD_VARIANT", path, f"{message} are counted.", fix)
     percent = split.holdout_percent
     yield from _number_problems(
         "BAD_HOLDOUT", percent, PERCENT, place, "holdout_percent", "holdout percentage"
@@ -392,6 +400,10 @@ def _action_problems(
 
 
 def _send_problems(send: graph.Send, place: Place) -> Iterator[Problem]:
+    if send.channels and (send.channel or send.template_id):
+        fix = 'Move them into "channels", or remove "channels".'
+        message = 'has "channels", and a "channel" or "template_id" beside them that is lost.'
+        yield place.problem("CONFIG_MISMATCH", "channel", message, fix)
     seen: set[str] = set()
     for i, medium in enumerate(send.media):
         at = f"channels[{i}]." if send.channels else ""

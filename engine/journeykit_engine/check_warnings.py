@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from journeykit_engine import graph, paths, rule
 from journeykit_engine.check_nodes import Place, place_of
 from journeykit_engine.comparison import shown
-from journeykit_engine.graph import Graph, Node
+from journeykit_engine.graph import ForEvent, Graph, Node
 from journeykit_engine.shape import Problem
 from journeykit_engine.strict_json import write_json
 from journeykit_engine.template import BadTemplate, Missing, parse_template, render
@@ -31,6 +31,7 @@ def all_warnings(
     for index, node in enumerate(document.nodes):
         place = place_of(node, index)
         found += _split_warnings(node, place)
+        found += _unused_ways(document, node, place)
         found += _too_long(node, place, document.max_duration_days)
     found += _self_loops(document)
     found += _endless(document)
@@ -127,16 +128,36 @@ def _split_warnings(node: Node, place: Place) -> Iterator[Problem]:
         return
     seen: set[str] = set()
     for i, branch in enumerate(split.branches):
-        if branch.variant and branch.variant in seen:
-            message = f"has two branches with the variant {shown(branch.variant)}."
+        variant = branch.variant or f"branch {i + 1}"  # as journals and reports name it
+        if variant in seen:
+            message = f"has two branches with the variant {shown(variant)}."
             fix = "Reports count them as one; give each a variant of its own to tell them apart."
             path = f"split.branches[{i}].variant"
             yield place.problem("DUPLICATE_VARIANT", path, message, fix)
-        seen.add(branch.variant)
+        seen.add(variant)
     if split.on_holdout and not split.holdout_percent:
         message = "has a way for the holdout, but holds nobody out."
         fix = 'Set "holdout_percent", or remove "on_holdout".'
         yield place.problem("HOLDOUT_PATH_UNUSED", "split.on_holdout", message, fix)
+
+
+def _unused_ways(document: Graph, node: Node, place: Place) -> Iterator[Problem]:
+    """What is wired and can never be taken."""
+    wait = node.wait
+    if isinstance(wait, ForEvent) and wait.on_timeout and not wait.timeout:
+        message = 'has a way for the time-out, but no "timeout": it waits without end.'
+        fix = 'Set "timeout", as "5d", or remove "on_timeout".'
+        yield place.problem("TIMEOUT_PATH_UNUSED", "wait.on_timeout", message, fix)
+    known = document.by_id
+    if node.next in known and node.kind in ("condition", "switch", "split", "exit"):
+        message = f'has a "next", which {_an(node.kind)} never takes.'
+        fix = 'Remove "next"; its ways out stand in its configuration.'
+        fix = 'Remove "next".' if node.kind == "exit" else fix
+        yield place.problem("NEXT_UNUSED", "next", message, fix)
+
+
+def _an(kind: str) -> str:
+    return f"an {kind}" if kind == "exit" else f"a {kind}"
 
 
 def _too_long(node: Node, place: Place, most_days: int) -> Iterator[Problem]:
@@ -226,16 +247,7 @@ def _without_event(document: Graph) -> set[str]:
     for node in document.by_id.values():
         if isinstance(node.wait, graph.ForEvent):
             late = node.wait.on_timeout or node.next
-            starts += [late] if node.wait.timeout and late in ways else []
+            starts += [late] if node.wait.timeout else []
         elif node.kind == "wait":
             starts += ways[node.id]
-    return _reached(still, starts)
-
-
-def _reached(ways: paths.Ways, starts: Sequence[str]) -> set[str]:
-    found, todo = set(starts), list(starts)
-    while todo:
-        fresh = [target for target in ways[todo.pop()] if target not in found]
-        found.update(fresh)
-        todo += fresh
-    return found
+    return paths.reachable(still, *starts)

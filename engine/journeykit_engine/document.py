@@ -11,7 +11,7 @@ from journeykit_engine.comparison import nearest, shown
 from journeykit_engine.graph import Graph
 from journeykit_engine.shape import BadGraph, Problem
 from journeykit_engine.steps import from_steps, is_steps, restated
-from journeykit_engine.strict_json import json_faults, read_json
+from journeykit_engine.strict_json import read_json, refuse_value
 
 ENVELOPE = ("name", "graph", "id")
 BARE = (*Graph.model_fields, "steps", "entry")
@@ -62,9 +62,11 @@ def judge(
 
 def _value(source: str | bytes | Mapping[str, Any]) -> Mapping[str, Any]:
     """The document's value; anything but an object has no graph in it."""
-    value = read_json(source) if isinstance(source, str | bytes) else source
-    if value is source and (faults := json_faults(value)):
-        raise faults[0]
+    if isinstance(source, str | bytes):
+        value = read_json(source)
+    else:
+        refuse_value(source)
+        value = source
     if not isinstance(value, Mapping):
         message = f"The document must be an object, not {shown(value)}."
         raise BadGraph([Problem("WRONG_TYPE", "", "", message, 'Send {"name": …, "graph": {…}}.')])

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from journeykit_engine.shape import BadGraph, Problem, salvage
-from journeykit_engine.strict_json import json_faults, read_json, write_json
+from journeykit_engine.strict_json import read_json, refuse_value, write_json
 
 Kind = Literal["trigger", "wait", "condition", "switch", "split", "action", "goal", "exit"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -405,11 +405,19 @@ class Graph(_Part):
 
         Raises `strict_json.BadJson` for what is not JSON and `BadGraph` for what is no graph.
         """
-        value = read_json(source) if isinstance(source, str | bytes) else _value(source)
-        graph, problems = salvage(cls, value)
+        if isinstance(source, str | bytes):
+            source = read_json(source)
+        else:
+            refuse_value(source)
+        graph, problems = cls.salvage(source)
         if graph is None or problems:
             raise BadGraph(problems)
         return graph
+
+    @classmethod
+    def salvage(cls, value: object) -> tuple[Graph | None, list[Problem]]:
+        """The graph, and every fault of its shape: see `shape.salvage`."""
+        return salvage(cls, value, FIELD_NAMES)
 
     def to_value(self) -> dict[str, Any]:
         """The document as plain values; fields at their defaults are left out."""
@@ -461,11 +469,11 @@ class Graph(_Part):
         return node.trigger if node is not None and node.kind == "trigger" else None
 
 
-def _value(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    faults = json_faults(source)
-    if faults:
-        raise faults[0]
-    return source
-
-
-__all__ = ["BadGraph", "Graph", "Node", "Port", "Problem", "salvage"]
+FIELD_NAMES = sorted(
+    {
+        field.alias or name
+        for part in _Part.__subclasses__()
+        for name, field in part.model_fields.items()
+    }
+)
+"""Every field name of a graph and of all its parts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple, TypeGuard, assert_never
 
 from whenever import Instant
 
@@ -34,16 +34,15 @@ from journeykit_engine.trail import (
 )
 
 Record = dict[str, Any]
-OfTheGraph = Visited | Branched | Assigned | Exited
-_OF_THE_GRAPH = (Visited, Branched, Assigned, Exited)
+OfTheGraph = Visited | Branched | Assigned | Exited | Woke
 Write = Callable[[Instant, str, int, tuple[Entry, ...]], None]
 
 
 class Lines(NamedTuple):
-    """A sink of JSON lines instead of records: `dump` writes a record as one line of JSON without
-    its end, `put` takes the whole lines of a step."""
+    """A sink of JSON lines instead of records: `dump` writes a record, or a value of one, as JSON
+    without the end of a line, `put` takes the whole lines of a step."""
 
-    dump: Callable[[Record], bytes]
+    dump: Callable[[Any], bytes]
     put: Callable[[bytes], object]
 
 
@@ -80,6 +79,8 @@ class Sums:
             case Assigned():
                 arm = "holdout" if entry.holdout else entry.variant
                 self.arms[entry.node_id, arm] += times
+            case Woke():
+                self.waiting[entry.node_id] -= times
             case Branched():
                 pass
             case _:
@@ -148,32 +149,78 @@ def _line_writer(sink: Lines, sums: Sums) -> Write:
     """The same records as lines. An entry that depends on the graph alone is one and the same
     object in every trail: it is dumped once, counted where it comes again, and added up later."""
     dump, put = sink
-    write_instant = timing.write_instant
     known: dict[int, _Again] = {}
+    text_of, tail_of_own = _texts(), _own_tails(dump, sums)
 
     def tail_of(entry: Entry) -> bytes:
+        if isinstance(entry, (Entered, Wait)):
+            return tail_of_own(entry)
         what, tell = TELLERS[type(entry)]
         record: Record = {"what": what, "node_id": entry.node_id}
         tell(record, entry, sums)
-        tail = b"," + dump(record)[1:] + b"\n"
-        if isinstance(entry, _OF_THE_GRAPH) and len(known) < MAX_KNOWN_ENTRIES:
+        tail = dump(record)[1:] + b"\n"
+        if _is_of_the_graph(entry) and len(known) < MAX_KNOWN_ENTRIES:
             known[id(entry)] = _Again(entry, tail)
             sums.again.append(known[id(entry)])
         return tail
 
     def write(at: Instant, user_id: str, entry_count: int, trail: tuple[Entry, ...]) -> None:
-        head = dump({"at": write_instant(at), "user_id": user_id, "entry": entry_count})[:-1]
-        parts: list[bytes] = []
+        head = dump({"at": text_of(at), "user_id": user_id, "entry": entry_count})[:-1] + b","
+        tails = [b""]  # so that joining puts the head before every tail
         for entry in trail:
             again = known.get(id(entry))
             if again is None:
-                parts += (head, tail_of(entry))
+                tails.append(tail_of(entry))
             else:
                 again.times += 1
-                parts += (head, again.tail)
-        put(b"".join(parts))
+                tails.append(again.tail)
+        put(head.join(tails))
 
     return write
+
+
+def _own_tails(dump: Callable[[Any], bytes], sums: Sums) -> Callable[[Entered | Wait], bytes]:
+    """The tails of what every pass has of its own: how it began, and its waits. What is the node's
+    is dumped once, which leaves a third of the work of their tellers; they say the same."""
+    began: dict[str, bytes] = {}
+    waits: dict[str, bytes] = {}
+
+    def start(what: str, node_id: str, field: bytes) -> bytes:
+        return dump({"what": what, "node_id": node_id})[1:-1] + b"," + field
+
+    def tail_of(entry: Entered | Wait) -> bytes:
+        node_id = entry.node_id
+        if isinstance(entry, Entered):
+            sums.entries += 1
+            if node_id not in began:
+                began[node_id] = start("entered", node_id, b'"caused_by":')
+            return b"%b%b}\n" % (began[node_id], dump(entry.caused_by or None))
+        sums.waiting[node_id] += 1
+        if node_id not in waits:
+            waits[node_id] = start("waiting", node_id, b'"until":')
+        until = None if entry.until is None else timing.write_instant(entry.until)
+        return b'%b%b,"events":%b}\n' % (waits[node_id], dump(until), dump(entry.events))
+
+    return tail_of
+
+
+def _texts() -> Callable[[Instant], str]:
+    """`write_instant` that keeps the last answer: what happens at one moment shares its object."""
+    last, text = Instant.MIN, ""
+
+    def text_of(at: Instant) -> str:
+        nonlocal last, text
+        if at is not last:
+            last, text = at, timing.write_instant(at)
+        return text
+
+    return text_of
+
+
+def _is_of_the_graph(entry: Entry) -> TypeGuard[OfTheGraph]:
+    if isinstance(entry, Woke):
+        return not entry.woken_by  # its time came; what an event woke bears the event's id
+    return isinstance(entry, (Visited, Branched, Assigned, Exited))
 
 
 MAX_KNOWN_ENTRIES = 100_000  # a graph has far fewer; an exit made for one person is kept as well
@@ -202,7 +249,7 @@ def _tell_wait(record: Record, entry: Wait, sums: Sums) -> None:
 
 
 def _tell_woke(record: Record, entry: Woke, sums: Sums) -> None:
-    sums.waiting[entry.node_id] -= 1
+    sums.count(entry, 1)
     record["branch"] = entry.branch
     record["woken_by"] = entry.woken_by or None
 

@@ -1,8 +1,9 @@
 """The scanner on a virtual clock: who is in a segment now, who came, who left, whose date it is.
 
-Nobody emits "left the segment": it becomes true as time passes, and the only way to notice is to
-look twice and compare. Between two looks only those people are asked again about whom something
-new is known, or whose answer can have changed by the passing of time.
+No event tells that a window has run out or that a birthday is near, so membership is asked for at
+intervals and held against the answers of the time before. Between two looks only those people are
+asked again about whom something new is known, or whose answer can have changed by the passing of
+time.
 """
 
 from __future__ import annotations

@@ -196,6 +196,7 @@ def local_clock(at: Instant, zone: str) -> ZonedDateTime:
 
 
 def local_day(moment: Moment, zone: str) -> Date:
+    """The date itself, or the date on the wall calendar of `zone` at an instant."""
     return moment if isinstance(moment, Date) else local_clock(moment, zone).date()
 
 

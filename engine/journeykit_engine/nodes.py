@@ -178,10 +178,10 @@ def part(text: str) -> str:
 
 
 class Op:
-    """A node ready to run. `run` does what the node does and returns the node after it; None
+    """A node ready to run. `run` does what the node does and returns the stop after it; None
     ends the pass, or parks the person where `walker.wait` was set."""
 
-    __slots__ = ("after", "counted", "ends", "id", "timed_out", "visited")
+    __slots__ = ("after", "counted", "ends", "id", "stop", "timed_out", "visited")
 
     def __init__(self, node: graph.Node) -> None:
         self.id = node.id
@@ -189,10 +189,25 @@ class Op:
         self.ends = Exited(node.id, "no_next_node")
         self.timed_out = Woke(node.id, "timeout", "")
         self.counted = False
-        self.after: Op | None = None
+        self.stop: Stop = (self.visited, self.run, self)
+        self.after: Stop | None = None
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         return self.after
+
+    def count_visits(self) -> None:
+        """For a node on a loop, which may be met again in one entry."""
+        self.counted = True
+        self.stop = (self.visited, self.run_counted, self)
+
+    def run_counted(self, walker: Walker) -> Stop | None:
+        walker.count(self.id)
+        return self.run(walker)
+
+
+Stop = tuple[Visited, Callable[[Walker], "Stop | None"], Op]
+"""A node as the walk meets it: what to tell, what to run, and the node. A plain tuple, because
+taking it apart costs a third of asking a node, of one of many classes, for its parts."""
 
 
 class BrokenOp(Op):
@@ -201,7 +216,7 @@ class BrokenOp(Op):
     __slots__ = ("failed",)
     failed: Failed
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         walker.trail.append(self.failed)
         walker.failed = True
         return None
@@ -223,7 +238,7 @@ class DurationOp(Op):
     __slots__ = ("ends_at",)
     ends_at: timing.Adder
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         at = walker.at
         zone = walker.program.zone if walker.person.timezone is None else walker.zone
         until = self.ends_at(at, zone)
@@ -239,7 +254,7 @@ class UntilTimeOp(Op):
     minute: int
     days: frozenset[int] | None
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         until = timing.next_time(walker.at, self.hour, self.minute, self.days, walker.zone)
         walker.wait = Wait(self.id, "timer", walker.at, until)
         return None
@@ -251,7 +266,7 @@ class BestTimeOp(Op):
     __slots__ = ("fallback_hour",)
     fallback_hour: int
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         hour = best_hour(walker.person, walker.at, walker.zone)
         until = timing.next_time(
             walker.at, self.fallback_hour if hour is None else hour, 0, None, walker.zone
@@ -264,18 +279,18 @@ class EventWaitOp(Op):
     """Waits for events, each with its own way on."""
 
     __slots__ = ("events", "late", "matches", "timeout", "ways")
-    ways: dict[str, Op | None]
+    ways: dict[str, Stop | None]
     events: tuple[str, ...]
     timeout: timing.Adder | None
-    late: Op | None
+    late: Stop | None
     matches: Callable[[Mapping[str, Any]], bool] | None
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         until = None if self.timeout is None else self.timeout(walker.at, walker.zone)
         walker.wait = new(Wait, (self.id, "event", walker.at, until, self.events))
         return None
 
-    def woken(self, branch: str) -> Op | None:
+    def woken(self, branch: str) -> Stop | None:
         """The node after a wait that closed on this branch."""
         return self.late if branch == "timeout" else self.ways[branch]
 
@@ -291,10 +306,10 @@ class ChoiceOp(Op):
     """A condition or a switch: the first predicate that holds decides, else the last way."""
 
     __slots__ = ("otherwise", "ways")
-    ways: list[tuple[Predicate, Branched, Op | None]]
-    otherwise: tuple[Branched, Op | None]
+    ways: list[tuple[Predicate, Branched, Stop | None]]
+    otherwise: tuple[Branched, Stop | None]
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         for holds, branched, after in self.ways:
             if holds(walker):
                 walker.trail.append(branched)
@@ -310,9 +325,9 @@ class SplitOp(Op):
 
     __slots__ = ("arms", "draw")
     draw: Callable[[bytes], int]
-    arms: dict[int, tuple[Assigned, Assignment, Op | None]]
+    arms: dict[int, tuple[Assigned, Assignment, Stop | None]]
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         try:
             arm = self.draw(walker.person.user_id.encode())
         except UnicodeEncodeError as error:
@@ -337,11 +352,11 @@ class GoalOp(Op):
     event: str
     window: TimeDelta | None
     matches: Callable[[Mapping[str, Any]], bool] | None
-    on_reached: Op | None
+    on_reached: Stop | None
     reached: Branched
     missed: Branched
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         happened = walker.person.events.get(self.event)
         if not happened or not any(self.counts(one, walker) for one in happened):
             walker.trail.append(self.missed)
@@ -368,7 +383,7 @@ class WriteTraitOp(Op):
     __slots__ = ("effect",)
     effect: WriteTrait
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         traits = {**walker.person.traits, self.effect.trait: self.effect.value}
         walker.person = walker.person._replace(traits=traits)
         walker.trail.append(self.effect)
@@ -381,7 +396,7 @@ class AddToSegmentOp(Op):
     __slots__ = ("effect",)
     effect: AddToSegment
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         segments = walker.person.segments | {self.effect.segment_id}
         walker.person = walker.person._replace(segments=segments)
         walker.trail.append(self.effect)
@@ -399,7 +414,7 @@ class OutboundOp(Op):
     is_text_message: bool
     has_window: bool
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         if self.has_window and not self.may_go(walker):
             return None if walker.wait is not None else self.after
         mark = walker.visit_mark(self.id) if self.counted else ""
@@ -451,7 +466,7 @@ class MessageOp(OutboundOp):
     __slots__ = ("fields",)
     fields: tuple[str, str, int | None, str, int, str, tuple[Medium, ...]]
 
-    def run(self, walker: Walker) -> Op | None:
+    def run(self, walker: Walker) -> Stop | None:
         if self.has_window and not self.may_go(walker):
             return None if walker.wait is not None else self.after
         name = self.prefix + (walker.suffix or walker.named())

@@ -19,11 +19,11 @@ def ways(graph: Graph) -> dict[str, list[str]]:
     }
 
 
-def reachable(ways: Ways, start: str) -> set[str]:
-    """Every node that can be reached from `start`, itself included."""
-    if start not in ways:
-        return set()
-    found, todo = {start}, [start]
+def reachable(ways: Ways, *starts: str) -> set[str]:
+    """Every node that can be reached from any of `starts`, themselves included; a start that is
+    no node reaches nothing."""
+    todo = [start for start in starts if start in ways]
+    found = set(todo)
     while todo:
         for target in ways[todo.pop()]:
             if target not in found:

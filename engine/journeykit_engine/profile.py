@@ -45,3 +45,9 @@ def write(
         {**profile.traits, **accepted}, {**profile.written_at, **dict.fromkeys(accepted, at)}
     )
     return younger, changed
+
+
+def zone_trait(traits: Mapping[str, Any]) -> str | None:
+    """The zone that the trait `timezone` names, usable or not; None where it names none."""
+    zone = traits.get("timezone")
+    return zone if isinstance(zone, str) and zone else None

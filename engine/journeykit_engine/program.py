@@ -29,6 +29,7 @@ from journeykit_engine.nodes import (
     Outbound,
     OutboundOp,
     SplitOp,
+    Stop,
     UntilTimeOp,
     WriteTraitOp,
     part,
@@ -171,10 +172,11 @@ def compile_graph(
             program.nodes[node.id] = _broken(node, broken[node.id])
         else:
             program.nodes[node.id] = _op(node, program, evaluator)
-    for node in document.nodes:
-        _link(program.nodes[node.id], node, program.nodes)
     for node_id in paths.on_a_loop(document):
-        program.nodes[node_id].counted = True
+        program.nodes[node_id].count_visits()
+    stops = {node_id: op.stop for node_id, op in program.nodes.items()}
+    for node in document.nodes:
+        _link(program.nodes[node.id], node, stops)
     program.entry = program.nodes[document.entry_id]
     if isinstance(program.trigger, graph.EventTrigger):
         _listen(program, program.trigger)
@@ -412,26 +414,26 @@ def _channel_part(channel: str) -> str:
     return part(channel)
 
 
-def _link(op: Op, node: graph.Node, nodes: Mapping[str, Op]) -> None:
-    op.after = nodes.get(node.next)
-    targets = [nodes.get(port.target) for port in node.ports()]
+def _link(op: Op, node: graph.Node, stops: Mapping[str, Stop]) -> None:
+    op.after = stops.get(node.next)
+    targets = [stops.get(port.target) for port in node.ports()]
     match op:
         case EventWaitOp():
             assert isinstance(node.wait, graph.ForEvent)
             ways = node.wait.on if node.wait.on is not None else {node.wait.event: node.next}
-            op.ways = {event: nodes.get(target) for event, target in ways.items()}
-            op.late = nodes.get(node.wait.on_timeout) or op.after
+            op.ways = {event: stops.get(target) for event, target in ways.items()}
+            op.late = stops.get(node.wait.on_timeout) or op.after
         case ChoiceOp():
             op.ways = [(*way[:2], target) for way, target in zip(op.ways, targets, strict=False)]
             op.otherwise = (op.otherwise[0], targets[-1])
         case SplitOp():
             assert node.split is not None
             arms = dict(enumerate(targets))
-            arms[allot.HELD_OUT] = nodes.get(node.split.on_holdout) or arms[0]
+            arms[allot.HELD_OUT] = stops.get(node.split.on_holdout) or arms[0]
             op.arms = {arm: (*told[:2], arms[arm]) for arm, told in op.arms.items()}
         case GoalOp():
             assert node.goal is not None
-            op.on_reached = nodes.get(node.goal.on_reached)
+            op.on_reached = stops.get(node.goal.on_reached)
         case _:
             pass
 

@@ -16,6 +16,7 @@ from whenever import Instant, TimeDelta
 from journeykit_engine import graph, journal, profile, walk
 from journeykit_engine.instance import NOTHING, Happened, Instance, Pass, Person
 from journeykit_engine.looks import Looks
+from journeykit_engine.nodes import new
 from journeykit_engine.program import Program
 from journeykit_engine.signal import Event
 from journeykit_engine.trail import Entry, Message, Refused, Suppressed
@@ -111,19 +112,20 @@ def run(
     if since is not None:
         stage.begin(since, scan_every)
     for count, line in enumerate(lines, 1):
-        if until is not None and line.at > until:
+        at = line.at
+        if until is not None and at > until:
             break
-        if last is not None and line.at < last:
+        if last is not None and at < last:
             raise ValueError(_out_of_order(count, line, last))
         if stage.looks is None:
-            stage.begin(line.at, scan_every)
-        if since is not None and line.at < since:
+            stage.begin(at, scan_every)
+        if since is not None and at < since:
             stage.learn(line)
         else:
-            if line.at != last:  # at one instant nothing more is due before it
-                stage.live_until(line.at, inclusive=False)
+            if at is not last and at != last:  # at one instant nothing more is due before it
+                stage.live_until(at, inclusive=False)
             stage.take(line)
-        last = line.at
+        last = at
         if progress is not None and count % 1000 == 0:
             progress(count)
     end = until or max((at for at in (since, last) if at is not None), default=None)
@@ -238,14 +240,14 @@ class _Stage:
                 self.write_traits(line)
 
     def take(self, line: Line) -> None:
-        kind, user_id, at, event, properties, line_id = line
+        kind, user_id, at, event, properties, line_id = line[:]  # a plain tuple is taken apart fast
         if not self.is_new(line_id):
             return
         if kind == "track" and event == graph.RESERVED_EVENT:
             self.refuse(line, "reserved_event")
         elif kind == "track":
             self.remember(line)
-            self.react(user_id, Event(event, at, line_id, properties))
+            self.react(user_id, new(Event, (event, at, line_id, properties, None)))
         elif kind == "identify":
             changed = self.write_traits(line)
             if changed:
@@ -319,9 +321,10 @@ class _Stage:
 
     def settle(self, user_id: str, step: Step) -> None:
         """Keep what a step changed, schedule its timer, write its trail down."""
-        instance, prior = step.instance, self.instances.get(user_id)
-        if step.person is not self.people[user_id]:
-            self.keep_writes(user_id, step.person, step.at)
+        instance, trail, person, at = step[:]
+        prior = self.instances.get(user_id)
+        if person is not self.people[user_id]:
+            self.keep_writes(user_id, person, at)
         if instance is not None and instance is not prior:
             self.instances[user_id] = instance
             wake_at = instance.wake_at
@@ -329,8 +332,9 @@ class _Stage:
                 self.schedule(wake_at, user_id)
             if self.keeps_passes:
                 self.keep_pass(user_id, instance)
-        trail = step.trail if self.render is None else self.rendered(step)
-        self.write(step.at, user_id, instance.entry_count if instance else 0, trail)
+        if self.render is not None:
+            trail = self.rendered(step)
+        self.write(at, user_id, instance.entry_count if instance else 0, trail)
 
     def keep_writes(self, user_id: str, walked: Person, at: Instant) -> None:
         """The walk's own writes, of traits and of segments."""

@@ -8,7 +8,6 @@ holds, it answers true or false, never raises, and `not` is its exact complement
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -50,6 +49,7 @@ from journeykit_engine.rule_faults import MAX_LEAVES as MAX_LEAVES
 from journeykit_engine.rule_faults import Fault as Fault
 from journeykit_engine.rule_faults import faults as faults
 from journeykit_engine.rule_faults import property_faults as property_faults
+from journeykit_engine.strict_json import write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,11 +336,7 @@ def canonical(rule: Rule) -> str:
     >>> canonical(parse({"root": {"all": [{"none": [{"segment": 2}]}, {}]}}))
     '{"root":{"not":{"segment":2}}}'
     """
-    return _text(to_definition(_normal(rule)))
-
-
-def _text(body: object) -> str:
-    return json.dumps(body, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return write_json(to_definition(_normal(rule)))
 
 
 NOBODY = AnyOf(())
@@ -367,7 +363,7 @@ def _joined(rules: Iterable[Rule], kind: type[All] | type[AnyOf]) -> tuple[Rule,
     by_text: dict[str, Rule] = {}
     for rule in rules:
         opened = rule.rules if isinstance(rule, (All, AnyOf)) and type(rule) is kind else (rule,)
-        by_text |= {_text(_written(inner)): inner for inner in opened}
+        by_text |= {write_json(_written(inner)): inner for inner in opened}
     return tuple(by_text[text] for text in sorted(by_text))
 
 
@@ -449,7 +445,7 @@ def _normal_comparison(test: Comparison) -> Comparison:
     values = tuple(map(_normal_value, test.value))
     if test.op == "between":
         return Comparison(test.op, values)
-    by_text = {_text(value): value for value in values}
+    by_text = {write_json(value): value for value in values}
     return Comparison(test.op, tuple(by_text[text] for text in sorted(by_text)))
 
 

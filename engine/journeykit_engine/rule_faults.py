@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 
 from journeykit_engine import comparison, moment, timing
 from journeykit_engine.comparison import is_count, is_operand_number, nearest, shown
+from journeykit_engine.history import Aggregate
 from journeykit_engine.instance import Status
 from journeykit_engine.leaf import BUCKETS
 
@@ -25,7 +26,7 @@ GROUPS = ("all", "any", "none", "not")
 LEAVES = ("trait", "event", "segment", "journey", "bucket", "local")
 KINDS = (*GROUPS, *LEAVES)
 
-VALUE_AGGREGATES = ("sum", "min", "max", "avg", "distinct")
+VALUE_AGGREGATES: tuple[str, ...] = get_args(Aggregate)
 TIME_AGGREGATES = ("last_at", "first_at")
 STATUSES: tuple[str, ...] = get_args(Status)
 

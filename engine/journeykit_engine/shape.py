@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,6 +11,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 Document = TypeVar("Document", bound=BaseModel)
+
+MAX_SHOWN = 60  # characters of a foreign text that a message repeats, so that it stays one line
 
 
 class Problem(NamedTuple):
@@ -54,12 +57,17 @@ _FIELD_CODES = {
     "fallback_hour": "BAD_HOUR",
     "holdout_percent": "BAD_HOLDOUT",
 }
+MAX_GUESSES = 50  # misspelt names that are guessed at in one document; a guess takes a while
+SURE = 0.75  # how like a known name a misspelt one must be before it is guessed at
 _MADE_BY_THE_SERVER = {"tenant_id"}
 
 
-def salvage(model: type[Document], value: object) -> tuple[Document | None, list[Problem]]:
+def salvage(
+    model: type[Document], value: object, known: Sequence[str] = ()
+) -> tuple[Document | None, list[Problem]]:
     """The document, and every fault of its shape; with faults, what is left of it once the faulty
-    fields are set aside, or None where too little is left to be judged further."""
+    fields are set aside, or None where too little is left to be judged further. `known` are the
+    field names that a misspelt one may have meant."""
     if not isinstance(value, Mapping):
         given = _given(value)
         return None, [
@@ -69,8 +77,10 @@ def salvage(model: type[Document], value: object) -> tuple[Document | None, list
         return model.model_validate(value), []
     except ValidationError as error:
         details = error.errors(include_url=False)
-    known = _field_names(model)
-    problems = [_named(_problem(detail, value, known)) for detail in details]
+    problems = [
+        _named(_problem(detail, value, known if number < MAX_GUESSES else ()))
+        for number, detail in enumerate(details)
+    ]
     return _without(model, value, [_location(detail) for detail in details]), problems
 
 
@@ -118,7 +128,7 @@ def _problem(detail: ErrorDetails, document: Mapping[str, Any], known: Sequence[
 def _named(problem: Problem) -> Problem:
     if not problem.node_id:
         return problem
-    message = f'Node "{_short(problem.node_id)}": {problem.message}'
+    message = f"Node {_quoted(problem.node_id)}: {problem.message}"
     return problem._replace(message=message)
 
 
@@ -134,7 +144,7 @@ def _unknown_word(detail: ErrorDetails, node_id: str, path: str, field: str) -> 
     code = "UNKNOWN_KIND" if field == "kind" else "UNKNOWN_WORD"
     close = difflib.get_close_matches(given, _words(expected) + _SYNONYMS.get(given, []), 1)
     close = _SYNONYMS.get(given, close)
-    message = f'"{field}" is "{_short(given)}"; expected one of {expected}.'
+    message = f'"{field}" is {_quoted(given)}; expected one of {expected}.'
     fix = f'Write "{close[0]}".' if close else f"Write one of {expected}."
     return Problem(code, node_id, path, message, fix)
 
@@ -147,10 +157,10 @@ def _words(expected: str) -> list[str]:
 
 
 def _unknown_field(field: str, known: Sequence[str]) -> tuple[str, str]:
-    message = f'The field "{_short(field)}" is not known here.'
+    message = f"The field {_quoted(field)} is not known here."
     if field in _MADE_BY_THE_SERVER:
         return message, "Leave it out, the server sets it."
-    close = difflib.get_close_matches(field, known, 1)
+    close = difflib.get_close_matches(field, [name for name in known if name != field], 1, SURE)
     return message, f'Did you mean "{close[0]}"?' if close else "Leave it out."
 
 
@@ -161,7 +171,7 @@ def _given(value: object) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            return f'the text "{_short(value)}"'
+            return f"the text {_quoted(value)}"
         case int() | float():
             return f"the number {value!r}"
         case list() | tuple():
@@ -172,8 +182,10 @@ def _given(value: object) -> str:
             return f"a {type(value).__name__}"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "…"
+def _quoted(text: str) -> str:
+    """In double quotes, what would end the line or the quotes escaped."""
+    short = text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+    return json.dumps(short, ensure_ascii=False)
 
 
 def _location(detail: ErrorDetails) -> tuple[str | int, ...]:
@@ -197,13 +209,3 @@ def _node_id(document: Mapping[str, Any], location: tuple[str | int, ...]) -> st
     node = document["nodes"][location[1]]
     found = node.get("id") if isinstance(node, Mapping) else None
     return found if isinstance(found, str) else ""
-
-
-def _field_names(model: type[BaseModel]) -> list[str]:
-    """Every field name of a document and of all its parts: what a misspelt one may have meant."""
-    parts, names = [model], set[str]()
-    for base in parts[0].__mro__[1:2]:
-        parts += base.__subclasses__()
-    for part in parts:
-        names |= {field.alias or name for name, field in part.model_fields.items()}
-    return sorted(names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, assert_never
 
 from whenever import Instant
 
@@ -17,17 +17,24 @@ from journeykit_engine.rule import Facts, Predicate
 from journeykit_engine.shape import Problem
 from journeykit_engine.signal import Event
 from journeykit_engine.trail import (
-    EFFECTS,
+    AddToSegment,
     Assigned,
     Branched,
+    CallWebhook,
+    Effect,
+    Entered,
     Entry,
     Exited,
     Failed,
+    GiveTask,
     Message,
     Noted,
+    Refused,
+    StartJourney,
     Suppressed,
     Visited,
     Woke,
+    WriteTrait,
 )
 
 StepKind = Literal["visited", "branch", "effect", "wait", "end", "error"]
@@ -62,8 +69,8 @@ class Simulation(NamedTuple):
     """What would happen to one person.
 
     `reached` is True when the walk came to an end of the graph, False when the person was turned
-    away at the door or the walk stopped early; `outcome` says so in words. `problems` are those
-    that block publishing, so that a clean walk down one branch does not read as publishable.
+    away at the door or the walk stopped early; `outcome` says so in words. `problems` are those of
+    the whole graph that block publishing: one branch that works says nothing about the others.
     """
 
     steps: tuple[SimulatedStep, ...]
@@ -141,6 +148,8 @@ class _Simulator:
         self.problems = check.check(graph).problems
         self.steps: list[SimulatedStep] = []
         self.taken: list[tuple[str, str]] = []
+        self.event_waits = {n.id for n in graph.nodes if isinstance(n.wait, ForEvent)}
+        self.refused = ""  # why the trigger would not let this event enter, until it is told
         self.waits = 0
         self.sends = 0
         self.visited = 0
@@ -213,7 +222,12 @@ class _Simulator:
     def enter(self, program: Program, now: Instant, properties: Mapping[str, Any]) -> walk.Step:
         trigger = program.trigger
         name = trigger.event if isinstance(trigger, EventTrigger) else RESERVED_EVENT
-        return walk.enter(program, self.person, None, Event(name, now, CAUSE, properties))
+        event = Event(name, now, CAUSE, properties)
+        if properties and not walk.triggers(program, event):
+            self.refused = (
+                "The trigger's filter does not hold for this event; in earnest it enters nobody."
+            )
+        return walk.enter(program, self.person, None, event)
 
     def answer(self, wait: Wait, answers: Mapping[str, str]) -> str:
         return answers.get(wait.node_id, wait.events[0] if wait.events else "timeout")
@@ -250,10 +264,14 @@ class _Simulator:
                     return self.stopped(entry.node_id)
                 self.visited += 1
                 self.add(entry.node_id, "visited", self.graph.by_id[entry.node_id].kind)
+                if self.refused:
+                    self.suggest(self.refused)
+                    self.refused = ""
             case Wait():
                 self.tell_wait(entry)
             case Woke():
                 self.take(entry.node_id, _port(self.graph, entry))
+                self.tell_woke(entry)
             case Branched():
                 self.take(entry.node_id, entry.port)
                 self.add(entry.node_id, "branch", self.told_port(entry))
@@ -269,13 +287,25 @@ class _Simulator:
                 self.suggest(f"{entry.note}: {entry.detail}")
             case Exited():
                 return self.tell_exit(entry)
-            case effect if isinstance(effect, EFFECTS):
-                self.sends += isinstance(effect, Message)
-                record = {**effect_record(effect), "node_id": effect.node_id}
-                self.add(effect.node_id, "effect", effect.kind.replace("_", " "), record)
+            case (
+                Message()
+                | WriteTrait()
+                | AddToSegment()
+                | CallWebhook()
+                | StartJourney()
+                | GiveTask() as effect
+            ):
+                self.tell_effect(effect)
+            case Entered() | Refused():
+                pass  # the door is told by the visit of the trigger, and refuses nobody here
             case _:
-                pass
+                assert_never(entry)
         return None
+
+    def tell_effect(self, effect: Effect) -> None:
+        self.sends += isinstance(effect, Message)
+        record = {**effect_record(effect), "node_id": effect.node_id}
+        self.add(effect.node_id, "effect", effect.kind.replace("_", " "), record)
 
     def tell_wait(self, wait: Wait) -> None:
         """A wait is told once, in place of the visit of its node."""
@@ -284,6 +314,14 @@ class _Simulator:
             self.steps[-1] = last._replace(kind="wait", detail=_waits(wait))
         else:
             self.add(wait.node_id, "wait", _waits(wait))
+
+    def tell_woke(self, woke: Woke) -> None:
+        """How a wait for events ended is told with it; a timed one can end in one way only."""
+        last = self.steps[-1]
+        if (last.node_id, last.kind) == (woke.node_id, "wait") and woke.node_id in self.event_waits:
+            ended = "its time came" if woke.branch == "timeout" else f'"{woke.branch}" came'
+            ended = "the exit rule ended it" if woke.branch == "exit" else ended
+            self.steps[-1] = last._replace(detail=f"{last.detail}; {ended}")
 
     def told_port(self, branched: Branched) -> str:
         failure = self.failures.pop(branched.node_id, "")
@@ -361,6 +399,8 @@ def _port(graph: Graph, woke: Woke) -> str:
 
 def _waits(entry: Wait) -> str:
     until = f"until {entry.until}" if entry.until is not None else "without end"
+    if entry.kind == "window":
+        return f"for its send window, {until}"
     return f"for {', '.join(entry.events)}, {until}" if entry.events else until
 
 

@@ -26,9 +26,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from journeykit_engine import graph, timing
+from journeykit_engine.check_nodes import wrong_and_fix
 from journeykit_engine.comparison import nearest, shown
 from journeykit_engine.graph import Graph, Node
-from journeykit_engine.shape import BadGraph, Problem, salvage
+from journeykit_engine.shape import BadGraph, Problem
 from journeykit_engine.signal import TASK_COMPLETED
 
 TRIGGER, DONE = "trigger", ":done"
@@ -87,7 +88,7 @@ def from_steps(value: object) -> Graph:
         raise BadGraph(faults)
     assert isinstance(value, Mapping)
     raw = _raw_graph(value)
-    made, shape = salvage(Graph, raw)
+    made, shape = Graph.salvage(raw)
     if made is None or shape:
         ids = [node["id"] for node in raw["nodes"]]
         raise BadGraph([fault._replace(path=step_path(fault.path, ids)) for fault in shape])
@@ -168,8 +169,7 @@ def _duration_faults(params: Value, step_id: str, path: str) -> Iterator[Problem
         try:
             timing.parse_duration(params["duration"])
         except timing.BadDuration as fault:
-            wrong, _, fix = str(fault).partition("; ")
-            fix = fix[:1].upper() + fix[1:]
+            wrong, fix = wrong_and_fix(str(fault))
             yield _fault("BAD_DURATION", step_id, path, f"{wrong}.", fix)
 
 
@@ -428,10 +428,7 @@ def step_path(path: str, node_ids: Sequence[str]) -> str:
     return f"steps.{step_id}.{inner}" if inner else f"steps.{step_id}"
 
 
-Restated = Callable[[Problem], Problem]
-
-
-def restated(document: Graph) -> Restated:
+def restated(document: Graph) -> Callable[[Problem], Problem]:
     """What turns a problem of a graph made by `from_steps` into one of its steps."""
     ids = [node.id for node in document.nodes]
     return lambda problem: problem._replace(path=step_path(problem.path, ids))

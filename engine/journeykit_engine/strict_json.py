@@ -116,6 +116,12 @@ def json_faults(value: object, path: str = "", max_depth: int = MAX_DEPTH) -> tu
     return tuple(faults)
 
 
+def refuse_value(value: object) -> None:
+    """Raises the first of `json_faults`, if there is any."""
+    if faults := json_faults(value):
+        raise faults[0]
+
+
 class _Place(NamedTuple):
     """A place in a document as its last step; only a fault spells the whole path out."""
 

@@ -1,7 +1,7 @@
 """Messages with a person's values in them: Liquid, strict, and without a clock.
 
-Traits stand at the top level (`{{ rank }}`), the properties of the event that caused the step
-under `event.` (`{{ event.rank }}`), and neither ever answers for the other. A message that would
+Traits stand at the top level (`{{ rank }}`), what the causing event carried under `event.`
+(`{{ event.rank }}`), and neither ever answers for the other. A message that would
 be printed with a hole in it is not rendered at all: the answer is the names that had no value.
 """
 
@@ -102,8 +102,8 @@ def render(
 def event_values(properties: Mapping[str, Any]) -> dict[str, Any]:
     """The properties that travel with an event to its message.
 
-    Those over 512 bytes drop out first, then the first 32 by code point stay: the same 32 on a
-    retry. What is no text counts as its compact JSON.
+    Those over 512 bytes drop out first, then the first 32 by code point stay, so that a second
+    try carries the same. What is no text counts as its compact JSON.
 
     >>> event_values({"rank": 4, "essay": "x" * 513})
     {'rank': 4}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn, TypeGuard
 
 import typer
 
@@ -280,7 +280,8 @@ def replay(
           --journal journal.jsonl --summary summary.json
     """
     from journeykit import history, output
-    from journeykit.run import interval_of, span_of, summary_text, uncollected
+    from journeykit.given import interval_of, span_of
+    from journeykit.run import summary_text, uncollected
     from journeykit_engine import replay as engine
     from journeykit_engine.program import compile_graph
 
@@ -464,7 +465,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _moment(option: str, text: str | None) -> Any:
-    from journeykit.run import moment_of
+    from journeykit.given import moment_of
 
     return None if text is None else moment_of(option, text)
 
@@ -484,7 +485,7 @@ def _figures(path: Path) -> tuple[Counts, Counts]:
     return nodes, arms
 
 
-def _is_table(value: object) -> bool:
+def _is_table(value: object) -> TypeGuard[Counts]:
     return isinstance(value, dict) and all(map(_are_counts, value.values()))
 
 

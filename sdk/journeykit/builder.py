@@ -21,7 +21,6 @@ from journeykit.sketch import Document, End, Place, Sketch, slug
 from journeykit_engine import check_nodes, timing
 from journeykit_engine.comparison import shown
 from journeykit_engine.graph import Graph, Node
-from journeykit_engine.shape import salvage
 from journeykit_engine.strict_json import json_faults
 
 LEFT_FOR_LATER = frozenset({"NO_TEMPLATE", "NO_DEFAULT", "BAD_SEGMENT", "NO_BRANCHES"})
@@ -414,7 +413,7 @@ def _sound(document: Document) -> Node:
     try:
         return Node.model_validate(document)
     except ValidationError:
-        problem = salvage(Graph, {"nodes": [document]})[1][0]
+        problem = Graph.salvage({"nodes": [document]})[1][0]
         raise JourneyError(problem.code, problem.message, problem.fix) from None
 
 
@@ -428,9 +427,8 @@ def _duration(where: str, text: object) -> timing.Duration:
     try:
         return timing.parse_duration(text)
     except timing.BadDuration as fault:
-        wrong, _, fix = str(fault).partition("; ")
-        message = f"{where}: {wrong}."
-        raise JourneyError("BAD_DURATION", message, fix[:1].upper() + fix[1:]) from None
+        wrong, fix = check_nodes.wrong_and_fix(str(fault))
+        raise JourneyError("BAD_DURATION", f"{where}: {wrong}.", fix) from None
 
 
 def _days(where: str, text: object) -> int:

@@ -15,18 +15,36 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict, get_args
 
-from journeykit.drawing import NO_RENDERER, RENDERERS, CannotDraw, Drawing, html_page, tidied
+from journeykit.drawing import FONT, NO_RENDERER, RENDERERS, Drawing, tidied
+from journeykit.mistake import JourneyError
 from journeykit.outline import Way, cleaned, isolated, outline, percent, said_of, shortened, ways_of
-from journeykit_engine.graph import Graph, Kind, Node, Problem
+from journeykit_engine.comparison import shown
+from journeykit_engine.graph import Graph, Kind, Node
+from journeykit_engine.shape import Problem
 
 Theme = Literal["light", "dark", "auto"]
 Direction = Literal["TB", "LR"]
 Stats = Mapping[str, Mapping[str, int]]
 
+
+class Looks(TypedDict, total=False):
+    """How a picture may be asked for; `draw` says what each means."""
+
+    format: Literal["svg", "png", "dot"]
+    stats: Stats | None
+    path: Sequence[str]
+    taken: Collection[tuple[str, str]]
+    arms: Stats | None
+    problems: Sequence[Problem]
+    theme: Theme
+    direction: Direction
+    figure_id: str
+
+
 MAX_LABEL_CHARACTERS = 160  # a label stays readable, and far below Graphviz' own limit of 16,384
-MAX_TIP_CHARACTERS = 200
+MAX_TIP_CHARACTERS = 200  # browsers show a tooltip in one box, which must not hide the picture
 MAX_PROBLEMS_LISTED = 8  # under the picture; the full list is the validation's
 LINE_CHARACTERS = 30  # where a label is broken: boxes of like width make a calm picture
 SLANTED_LINE_CHARACTERS = 22  # in a shape whose corners are cut off
@@ -36,48 +54,10 @@ MAX_DRAWN_NODES = 1_000  # Graphviz needs a few seconds there, minutes for a few
 BAR_POINTS = 110  # the width of a full funnel bar
 MAX_FLOW_WIDTH = 5.5  # points, of the edge with the largest flow
 EDGE_LABEL_PADDING = 3  # points, or the label touches its edge
-FONT = "Arial"  # every engine knows its widths; a list of fonts confuses some of them
 TOO_LARGE = (
     f"The journey has more than {MAX_DRAWN_NODES:,} nodes, too many for a picture, so this is the "
     "journey as text."
 )
-
-
-def dot_source(
-    graph: Graph,
-    *,
-    name: str = "",
-    stats: Stats | None = None,
-    path: Sequence[str] = (),
-    taken: Collection[tuple[str, str]] = (),
-    arms: Stats | None = None,
-    problems: Sequence[Problem] = (),
-    theme: Theme = "light",
-    direction: Direction = "TB",
-    figure_id: str = "",
-) -> str:
-    """The journey as DOT text.
-
-    `stats` gives people per node: {"send": {"entered": 3902, "waiting": 0, "suppressed": 391,
-    "exited": 0}}; a node without figures shows none. `path` lists the ids of the nodes that one
-    person visited, in order. `figure_id` begins every id of the SVG; without one it is made from
-    the picture's content, so that two pictures on a page do not share ids.
-
-    >>> dot_source(Graph()).splitlines()[0]
-    'digraph journey {'
-    """
-    return _Figure(
-        graph,
-        name,
-        stats or {},
-        tuple(path),
-        frozenset(taken),
-        arms or {},
-        tuple(problems),
-        theme,
-        direction,
-        figure_id,
-    ).dot()
 
 
 def draw(
@@ -96,9 +76,21 @@ def draw(
 ) -> Drawing:
     """The journey as a picture that shows itself in a notebook; `format` says as what.
 
-    Without a renderer, and for a graph too large for one, it shows the outline and the DOT text
-    with a hint, and raises nothing.
+    `stats` gives people per node: {"send": {"entered": 3902, "waiting": 0, "suppressed": 391,
+    "exited": 0}}; a node without figures shows none. `arms` gives people per arm of each split.
+    `path` lists the ids of the nodes that one person visited, in order, `taken` the ports taken on
+    it. `figure_id` begins every id of the SVG; without one it is made from the picture's content,
+    so that two pictures on a page do not share ids. Without a renderer, and for a graph too large
+    for one, it shows the outline and the DOT text with a hint, and raises nothing.
+
+    >>> draw(Graph(), format="dot").dot.splitlines()[0]
+    'digraph journey {'
     """
+    for word, given, known in (("theme", theme, Theme), ("direction", direction, Direction)):
+        if given not in get_args(known):
+            words = " or ".join(f'"{each}"' for each in get_args(known))
+            message = f"The {word} of a drawing is {shown(given)}."
+            raise JourneyError("UNKNOWN_WORD", message, f"Write {words}.")
     figure = _Figure(
         graph,
         name,
@@ -506,6 +498,3 @@ def _quoted(text: str) -> str:
     so it takes four backslashes to show one."""
     plain = text.replace("&", "&amp;").replace("\\", "\\" * 4).replace('"', '\\"')
     return f'"{plain}"'
-
-
-__all__ = ["CannotDraw", "Drawing", "dot_source", "draw", "html_page"]

@@ -22,6 +22,7 @@ from journeykit_engine.allot import person_key
 from journeykit_engine.comparison import shown
 from journeykit_engine.graph import RESERVED_EVENT
 from journeykit_engine.instance import NOTHING, Person
+from journeykit_engine.nodes import new
 from journeykit_engine.replay import Known, Line, LineType, Render
 from journeykit_engine.trail import Message
 
@@ -99,7 +100,7 @@ def _read(file: BinaryIO, name: str, take: Callable[[Mapping[str, Any]], Row]) -
     number = 0
     try:
         for number, text in enumerate(file, 1):  # noqa: B007 - read where a fault is told
-            if text.strip():
+            if not text.isspace():
                 rows.append(take(_object(text)))
     except _Fault as fault:
         raise BadHistory(f"{name} line {number}", fault.message, fault.fix) from None
@@ -197,7 +198,9 @@ class _Moments:
                 raise _bad_event(event)
             if type(properties) is not dict:  # asked first: isinstance of a Mapping takes long
                 properties = _mapping("properties", properties)
-            return Line("track", user_id, self.at, event, properties, message_id)
+            fields = ("track", user_id, self.at, event, properties, message_id)
+            line: Line = new(Line, fields)
+            return line
         if kind == "identify":
             traits = _mapping("traits", row.get("traits"))
             return Line("identify", user_id, self.at, "", traits, message_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from journeykit import rules
 from journeykit.builder import Chain, RuleOrDefinition
@@ -21,9 +21,9 @@ from journeykit.sketch import ENTRANCE, Document, Sketch
 from journeykit_engine import check
 from journeykit_engine.comparison import shown
 from journeykit_engine.graph import Graph
-from journeykit_engine.shape import salvage
 
 if TYPE_CHECKING:
+    from journeykit.draw import Looks
     from journeykit.drawing import Drawing
     from journeykit.run import Replay, Trace
     from journeykit_engine.instance import Person
@@ -225,7 +225,7 @@ class Journey(Chain):
     def _settled(self, changes: Document, judged: tuple[str, ...]) -> Self:
         """With other fields, those of the `judged` paths without a problem."""
         fields = {**self._fields, **changes}
-        graph, problems = salvage(Graph, fields)
+        graph, problems = Graph.salvage(fields)
         if graph is not None and not problems and judged:
             found = check.check(graph).problems
             problems = [problem for problem in found if problem.path.startswith(judged)]
@@ -324,7 +324,7 @@ class Journey(Chain):
             templates=templates,
         )
 
-    def draw(self, **looks: Any) -> Drawing:
+    def draw(self, **looks: Unpack[Looks]) -> Drawing:
         """The journey as a picture: see `journeykit.draw.draw` for `stats`, `path`, `theme`,
         `direction` and `problems` (those of `validate` where absent)."""
         from journeykit.draw import draw
@@ -343,6 +343,13 @@ class Journey(Chain):
         """The document as plain values; fields at their defaults are left out."""
         value = self.graph.to_value()
         return {"name": self.name, "graph": value} if self.name else value
+
+    def to_steps(self) -> Document:
+        """The journey in the steps dialect. Raises `steps.NotSayable`, which lists what the dialect
+        has no words for, where there is something."""
+        from journeykit_engine.steps import to_steps
+
+        return to_steps(self.graph)
 
     def to_python(self) -> str:
         """Code that builds this journey again, as somebody would write it."""

@@ -1,7 +1,7 @@
 """A journey in words: what each node does, what each way out means, and the whole as a text tree.
 
 The words are the same in the tree and in the picture. Everything typed by a person comes out of
-`shown` harmless: one line, no control characters, right-to-left text kept from turning what
+`inline` harmless: one line, no control characters, right-to-left text kept from turning what
 stands around it.
 """
 
@@ -71,7 +71,7 @@ def outline(graph: Graph, name: str = "") -> str:
     ■ exit  'e'
     """
     count = len(graph.nodes)
-    head = f"{shown(name) or 'Journey'} · {count} node{'' if count == 1 else 's'}"
+    head = f"{inline(name) or 'Journey'} · {count} node{'' if count == 1 else 's'}"
     told: set[str] = set()
     lines = [head, *_tree(graph, graph.entry_id, told)]
     for node in graph.nodes:
@@ -112,9 +112,9 @@ def _tree(graph: Graph, start: str, told: set[str]) -> Iterator[str]:
             continue
         node = graph.by_id.get(target)
         if node is None:
-            yield f"{before}→ missing: '{shown(target, MAX_LINE_CHARACTERS)}'"
+            yield f"{before}→ missing: '{inline(target, MAX_LINE_CHARACTERS)}'"
         elif target in told:
-            yield f"{before}→ goes to '{shown(target, MAX_LINE_CHARACTERS)}'"
+            yield f"{before}→ goes to '{inline(target, MAX_LINE_CHARACTERS)}'"
         else:
             told.add(target)
             yield before + _line(node)
@@ -123,9 +123,9 @@ def _tree(graph: Graph, start: str, told: set[str]) -> Iterator[str]:
 
 def _line(node: Node) -> str:
     said = said_of(node)
-    label = shown(node.label, MAX_LINE_CHARACTERS)
+    label = inline(node.label, MAX_LINE_CHARACTERS)
     title = f"{label} · {said}" if label and label != said else said
-    return f"{_MARKS[node.kind]} {title}  '{shown(node.id, MAX_LINE_CHARACTERS)}'"
+    return f"{_MARKS[node.kind]} {title}  '{inline(node.id, MAX_LINE_CHARACTERS)}'"
 
 
 def _after(node: Node, before: str) -> Iterator[tuple[str | None, str]]:
@@ -155,7 +155,7 @@ def ways_of(node: Node) -> list[Way]:
             words = {"on_true": "yes", "on_false": "no"}
             return [Way(port.name, words[port.name], port.target) for port in ports]
         case Switch():
-            labels = [*(shown(port.name, MAX_WORD_CHARACTERS) for port in ports[:-1]), "else"]
+            labels = [*(inline(port.name, MAX_WORD_CHARACTERS) for port in ports[:-1]), "else"]
             return [
                 Way(port.name, label, port.target)
                 for port, label in zip(ports, labels, strict=True)
@@ -186,7 +186,7 @@ def _split_ways(node: Node, split: Split) -> Iterator[Way]:
     held = min(max(float(split.holdout_percent), 0.0), 100.0)
     total = sum(max(float(branch.weight), 0.0) for branch in split.branches)
     for i, branch in enumerate(split.branches):
-        name = shown(branch.variant, MAX_WORD_CHARACTERS) or f"branch {i + 1}"
+        name = inline(branch.variant, MAX_WORD_CHARACTERS) or f"branch {i + 1}"
         share = f" {_share(branch, total, held)}" if total > 0 else ""
         yield Way(branch.variant or f"branch {i + 1}", name + share, branch.next)
     if split.on_holdout or held:
@@ -298,7 +298,7 @@ def _action_said(action: Action) -> str:
         case EnterJourney():
             return f"enter journey {action.journey_id or ELLIPSIS}"
         case Task():
-            title = f": {shown(action.title, MAX_WORD_CHARACTERS)}" if action.title else ""
+            title = f": {inline(action.title, MAX_WORD_CHARACTERS)}" if action.title else ""
             return f"task {action.task.replace('_', ' ')}{title}"
     assert_never(action)
 
@@ -323,7 +323,7 @@ def rule_said(definition: Mapping[str, Any] | None, most: int = MAX_LINE_CHARACT
     """
     if definition is None:
         return ELLIPSIS
-    return shown(_rule_part(definition.get("root", {}), MAX_RULE_DEPTH), most)
+    return inline(_rule_part(definition.get("root", {}), MAX_RULE_DEPTH), most)
 
 
 def _rule_part(rule: Any, depth: int) -> str:
@@ -389,7 +389,7 @@ def _value(value: object) -> str:
         case None | bool():
             return {None: "null", True: "true", False: "false"}[value]
         case int() | float():
-            return shown(str(value), MAX_WORD_CHARACTERS)
+            return inline(str(value), MAX_WORD_CHARACTERS)
         case list() | tuple():
             more = f", {ELLIPSIS}" if len(value) > MAX_RULE_PARTS else ""
             return ", ".join(map(_flat, value[:MAX_RULE_PARTS])) + more
@@ -402,14 +402,14 @@ def _flat(value: object) -> str:
 
 
 def _word(value: object) -> str:
-    return shown(str(value), MAX_WORD_CHARACTERS) or ELLIPSIS
+    return inline(str(value), MAX_WORD_CHARACTERS) or ELLIPSIS
 
 
 def _count(amount: int, unit: str) -> str:
     return f"{amount} {unit}" if amount == 1 or unit == ELLIPSIS else f"{amount} {unit}s"
 
 
-def shown(text: str, most: int = MAX_LINE_CHARACTERS) -> str:
+def inline(text: str, most: int = MAX_LINE_CHARACTERS) -> str:
     """Text that a person typed, fit to stand in a line: white space folded, what cannot be
     printed replaced by "\ufffd", shortened to `most` characters, and isolated where it runs from
     right to left, so that it turns nothing around it."""

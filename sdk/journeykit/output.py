@@ -25,6 +25,8 @@ def refuse_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path
     for option, path in outputs.items():
         if path is None or _is_device(path):
             continue
+        if str(path) == "-":
+            raise CannotWrite(f'{option} "-" is no file; name one (/dev/stdout is one too).')
         if path.is_dir():
             raise CannotWrite(f'{option} "{path}" is a folder; name a file.')
         if not path.parent.is_dir():
@@ -89,8 +91,8 @@ def sink_to(file: BinaryIO | None) -> Iterator[Sink]:
     def put(lines: bytes) -> None:
         keep(lines)
         if len(kept) >= JOURNAL_BATCH:
-            file.writelines(kept)
+            file.write(b"".join(kept))  # at once, past the file's own small buffer
             kept.clear()
 
     yield Lines(orjson.dumps, put)
-    file.writelines(kept)
+    file.write(b"".join(kept))

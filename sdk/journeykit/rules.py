@@ -54,7 +54,7 @@ class Rule:
         >>> (trait("plan") == "premium").explain(sara, "2026-06-01T10:00:00Z").result
         False
         """
-        from journeykit.run import moment_of, person_of
+        from journeykit.given import moment_of, person_of
         from journeykit_engine.rule import Snapshot, explain
         from journeykit_engine.timing import first_zone
 

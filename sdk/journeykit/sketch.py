@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from journeykit.mistake import JourneyError
 from journeykit_engine.comparison import shown
 from journeykit_engine.graph import MAX_ID_CHARACTERS
+from journeykit_engine.instance import NOTHING
 
 Document = dict[str, Any]
 Place = tuple[str | int, ...]
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 MAX_SLUG_CHARACTERS = 60  # of a name inside a derived id; longer ones are cut
 
 

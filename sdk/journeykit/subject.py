@@ -278,4 +278,5 @@ def _moment(name: str, when: object) -> str:
 
 
 def quoted(name: object) -> str:
+    """A name as it is written in code: never shortened, since it stands in the subject's repr."""
     return json.dumps(name, ensure_ascii=False) if isinstance(name, str) else repr(name)

@@ -77,6 +77,13 @@ PROBLEMS = [
         "Give one of the two another id.",
     ),
     (
+        journey({"id": "e", "kind": "exit", "next": "nowhere"}),
+        "DANGLING_EDGE",
+        "nodes[1].next",
+        'The edge "next" of node "e" leads to "nowhere", which does not exist.',
+        "Wire it to a node that exists.",
+    ),
+    (
         journey(goes("done"), {"id": "dune", "kind": "exit"}),
         "DANGLING_EDGE",
         "nodes[1].next",
@@ -247,6 +254,13 @@ PROBLEMS = [
         "WRONG_TYPE",
         "nodes[1].action.segment_id",
         'Node "a": "segment_id" must be a whole number, not the text "12".',
+        "Write a whole number.",
+    ),
+    (
+        journey(action(kind="add_to_segment", segment_id='1\n2"')),
+        "WRONG_TYPE",
+        "nodes[1].action.segment_id",
+        'Node "a": "segment_id" must be a whole number, not the text "1\\n2\\"".',
         "Write a whole number.",
     ),
     (

@@ -93,6 +93,16 @@ PROBLEMS = [
         ),
     ),
     (
+        journey(wait(kind="for_event", event="reply", timeout="5; bd")),
+        "BAD_DURATION",
+        "nodes[1].wait.timeout",
+        'The wait node "w": "5; bd" is not a duration.',
+        (
+            "Write a whole number from 1 and one of m, h, d, w or bd, with nothing "
+            'between them, as "5bd".'
+        ),
+    ),
+    (
         journey({"id": "g", "kind": "goal", "goal": {"event": "x", "window_days": -1}}),
         "BAD_DURATION",
         "nodes[1].goal.window_days",
@@ -479,6 +489,33 @@ PROBLEMS = [
         'Name it in "channel", for example "email".',
     ),
     (
+        journey(
+            action(
+                kind="send",
+                channel="push",
+                template_id=1,
+                channels=[{"channel": "sms", "template_id": 2}],
+            )
+        ),
+        "CONFIG_MISMATCH",
+        "nodes[1].action.channel",
+        (
+            'The send node "a" has "channels", and a "channel" or "template_id" beside them that '
+            "is lost."
+        ),
+        'Move them into "channels", or remove "channels".',
+    ),
+    (
+        journey(split(branches=[{"variant": "holdout"}, {"variant": "A"}])),
+        "BAD_VARIANT",
+        "nodes[1].split.branches[0].variant",
+        (
+            'The split node "s" has a branch of the variant "holdout", the word under which '
+            "held-out people are counted."
+        ),
+        "Give the variant another name.",
+    ),
+    (
         journey(action(kind="send", channels=[{"channel": "sms", "template_id": 1}] * 2)),
         "DUPLICATE_CHANNEL",
         "nodes[1].action.channels[1].channel",
@@ -549,6 +586,7 @@ def test_every_code_of_a_node_has_its_words_above() -> None:
         "NO_TEMPLATE",
         "NO_CHANNEL",
         "DUPLICATE_CHANNEL",
+        "BAD_VARIANT",
         "BAD_PRIORITY",
         "WINDOW_NEVER_OPENS",
     }

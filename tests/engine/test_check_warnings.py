@@ -99,6 +99,30 @@ WARNINGS = [
         'Add a way out, "exit_criteria" or "max_duration_days".',
     ),
     (
+        journey(
+            wait(kind="for_event", event="paid", on_timeout="e") | {"next": "e"},
+            {"id": "e", "kind": "exit"},
+        ),
+        "TIMEOUT_PATH_UNUSED",
+        "nodes[1].wait.on_timeout",
+        'The wait node "w" has a way for the time-out, but no "timeout": it waits without end.',
+        'Set "timeout", as "5d", or remove "on_timeout".',
+    ),
+    (
+        journey({"id": "e", "kind": "exit", "next": "e"}),
+        "NEXT_UNUSED",
+        "nodes[1].next",
+        'The exit node "e" has a "next", which an exit never takes.',
+        'Remove "next".',
+    ),
+    (
+        journey(split(branches=[{"next": "e"}]) | {"next": "e"}, {"id": "e", "kind": "exit"}),
+        "NEXT_UNUSED",
+        "nodes[1].next",
+        'The split node "s" has a "next", which a split never takes.',
+        'Remove "next"; its ways out stand in its configuration.',
+    ),
+    (
         journey(wait(kind="duration", amount=8, unit="day"), max_duration_days=7),
         "WAIT_LONGER_THAN_MAX",
         "nodes[1].wait.amount",
@@ -138,6 +162,8 @@ def test_every_code_of_a_warning_has_its_words_above() -> None:
         "SELF_LOOP",
         "ENDLESS_SENDING",
         "WAIT_LONGER_THAN_MAX",
+        "TIMEOUT_PATH_UNUSED",
+        "NEXT_UNUSED",
     }
 
 

@@ -245,21 +245,37 @@ OFFER = journey(ASKED, send("a"), send("late"), END)
 
 
 @pytest.mark.parametrize(
-    ("answers", "path"),
+    ("answers", "path", "ended"),
     [
-        ({}, ("t", "w", "a")),
-        ({"w": "won"}, ("t", "w", "a")),
-        ({"w": "reply"}, ("t", "w", "end")),
-        ({"w": "timeout"}, ("t", "w", "late")),
+        ({}, ("t", "w", "a"), '"won" came'),
+        ({"w": "won"}, ("t", "w", "a"), '"won" came'),
+        ({"w": "reply"}, ("t", "w", "end"), '"reply" came'),
+        ({"w": "timeout"}, ("t", "w", "late"), "its time came"),
     ],
 )
 def test_an_event_wait_takes_the_event_path_unless_told_otherwise(
-    answers: dict[str, str], path: tuple[str, ...]
+    answers: dict[str, str], path: tuple[str, ...], ended: str
 ) -> None:
     found = simulated(OFFER, answers=answers)
     assert found.path == path
-    assert found.steps[1].detail == "for won, reply, until 2026-06-08T10:00:00Z"
+    assert found.steps[1].detail == f"for won, reply, until 2026-06-08T10:00:00Z; {ended}"
     assert found.simulated_waits == 1
+
+
+def test_an_event_that_the_trigger_would_refuse_is_told_at_the_door() -> None:
+    picky = journey(
+        send(),
+        trigger={
+            "kind": "event",
+            "event": "cart",
+            "filter": [{"property": "value", "op": "gt", "value": 20}],
+        },
+    )
+    words = "The trigger's filter does not hold for this event; in earnest it enters nobody."
+
+    assert simulated(picky, event={"value": 3}).steps[0].suggestion == words
+    assert simulated(picky, event={"value": 30}).steps[0].suggestion == ""
+    assert simulated(picky).steps[0].suggestion == ""
 
 
 def test_an_answer_that_no_wait_knows_is_refused() -> None:
@@ -288,7 +304,7 @@ def test_a_send_outside_its_window_is_a_wait_told_once() -> None:
     found = simulated(journey(send(), settings={"send_window": window}))
     assert told(found) == [
         ("t", "visited", "trigger"),
-        ("a", "wait", "until 2026-06-03T09:00:00Z"),
+        ("a", "wait", "for its send window, until 2026-06-03T09:00:00Z"),
         ("a", "effect", "send"),
         ("a", "end", "no_next_node"),
     ]

@@ -11,6 +11,7 @@ from hypothesis import given
 
 import journeykit as jk
 from journeykit_engine.graph import Graph, Node
+from journeykit_engine.steps import NotSayable
 from tests import graphs
 
 
@@ -506,3 +507,17 @@ def test_a_mistake_in_a_branch_is_told_at_its_own_line() -> None:
 def test_no_module_hides_a_name_of_the_package() -> None:
     """Importing `journeykit.x` would put the module in the place of a function `x`."""
     assert [name for name in jk.__all__ if find_spec(f"journeykit.{name}") is not None] == []
+
+
+def test_a_journey_of_steps_is_written_back_as_steps() -> None:
+    steps = {
+        "steps": {
+            "wait_2d": {"type": "wait", "params": {"duration": "2bd"}, "next": {"then": "done"}},
+            "done": {"type": "end"},
+        },
+        "entry": "wait_2d",
+    }
+
+    assert jk.Journey.from_json(steps).to_steps() == steps
+    with pytest.raises(NotSayable):
+        jk.journey().on_event("joined").exit().to_steps()

@@ -757,7 +757,7 @@ def test_an_interrupted_replay_leaves_nothing(
         stderr=subprocess.PIPE,
         env=environment(),
     )
-    wait_until(lambda: any(part.name == "j.jsonl" for part in folder.glob(".journeykit-*/*")))
+    wait_until(lambda: any(p.stat().st_size for p in folder.glob(".journeykit-*/j.jsonl")))
     running.send_signal(sent)
     out, err = running.communicate(timeout=PATIENCE_SECONDS)
 

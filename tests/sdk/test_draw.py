@@ -21,13 +21,13 @@ from journeykit.draw import (
     COLOURS,
     MAX_DRAWN_NODES,
     TOO_LARGE,
-    CannotDraw,
-    dot_source,
     draw,
 )
-from journeykit.drawing import NO_RENDERER
+from journeykit.drawing import NO_RENDERER, CannotDraw
+from journeykit.mistake import JourneyError
 from journeykit.outline import cleaned
-from journeykit_engine.graph import KINDS, Graph, Node, Problem
+from journeykit_engine.graph import KINDS, Graph, Node
+from journeykit_engine.shape import Problem
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -111,6 +111,10 @@ def texts(svg: str) -> list[str]:
     return [text.strip("\u2068\u2069").replace("\xa0", " ") for text in found]
 
 
+def dot_of(graph: Graph, **options: Any) -> str:
+    return draw(graph, format="dot", **options).dot
+
+
 def svg_of(graph: Graph, **options: Any) -> str:
     svg = draw(graph, **options).svg
     assert svg is not None
@@ -135,14 +139,14 @@ def test_the_abandoned_cart_is_drawn_with_its_words(cart: Graph) -> None:
 
 def test_every_kind_has_colours_of_its_own() -> None:
     drafts = [Node.model_validate({"id": f"the {kind}", "kind": kind}) for kind in KINDS]
-    dot = dot_source(Graph(nodes=drafts))
+    dot = dot_of(Graph(nodes=drafts))
 
     fills = [re.search('fillcolor="([^"]+)"', dot_line(dot, f"n{i} [")) for i in range(len(KINDS))]
     assert len({fill[1] for fill in fills if fill}) == len(KINDS)
 
 
 def test_the_edge_of_the_held_out_is_dashed(cart: Graph) -> None:
-    dashed = [line for line in dot_source(cart).splitlines() if 'style="dashed"' in line]
+    dashed = [line for line in dot_of(cart).splitlines() if 'style="dashed"' in line]
 
     assert len(dashed) == 1
     assert dashed[0].startswith("  n2 -> n5 ")
@@ -153,7 +157,7 @@ def test_a_holdout_without_a_way_of_its_own_is_drawn_along_the_first_branch() ->
     split = {"id": "s", "kind": "split", "split": {"branches": branches, "holdout_percent": 5}}
     ends = [{"id": "a", "kind": "exit"}, {"id": "b", "kind": "exit"}]
 
-    dot = dot_source(Graph.parse({"entry_id": "s", "nodes": [split, *ends]}))
+    dot = dot_of(Graph.parse({"entry_id": "s", "nodes": [split, *ends]}))
 
     (dashed,) = (line for line in dot.splitlines() if 'style="dashed"' in line)
     assert dashed.startswith("  n0 -> n1 ")
@@ -163,7 +167,7 @@ def test_a_holdout_without_a_way_of_its_own_is_drawn_along_the_first_branch() ->
 def test_a_way_to_nowhere_is_red_and_names_what_is_missing() -> None:
     graph = Graph.parse({"nodes": [{"id": "a", "kind": "goal", "next": "<gone>"}]})
 
-    dot = dot_source(graph)
+    dot = dot_of(graph)
 
     assert "missing: &lt;gone&gt;" in dot_line(dot, "m0 [")
     assert COLOURS["wrong line"][0] in dot_line(dot, "n0 -> m0")
@@ -204,14 +208,14 @@ def test_statistics_are_a_funnel_on_the_nodes(cart: Graph) -> None:
 
 def test_a_bar_is_as_long_as_its_share_of_the_largest(cart: Graph) -> None:
     bar = re.compile(r'WIDTH="(\d+)" HEIGHT="5" BGCOLOR')
-    dot = dot_source(cart, stats=STATS)
+    dot = dot_of(cart, stats=STATS)
 
     assert bar.findall(dot_line(dot, "n0 [")) == ["110"]
     assert bar.findall(dot_line(dot, "n3 [")) == ["47", "63"]
 
 
 def test_the_flow_is_told_where_the_figures_leave_no_choice(cart: Graph) -> None:
-    dot = dot_source(cart, stats=STATS)
+    dot = dot_of(cart, stats=STATS)
 
     assert "A 45 % · 1,800" in dot_line(dot, "n2 -> n3 ")
     assert 'penwidth="5.28"' in dot_line(dot, "n1 -> n2 ")  # 4,000 of 4,210
@@ -230,13 +234,13 @@ def test_a_node_without_figures_shows_none_instead_of_zero(cart: Graph) -> None:
 
 
 def test_figures_that_are_all_zero_draw_empty_bars(cart: Graph) -> None:
-    dot = dot_source(cart, stats={"trigger": {"entered": 0}})
+    dot = dot_of(cart, stats={"trigger": {"entered": 0}})
 
     assert re.findall(r'WIDTH="(\d+)" HEIGHT="5" BGCOLOR', dot) == ["110"]
 
 
 def test_a_path_is_lit_and_the_rest_dimmed(cart: Graph) -> None:
-    dot = dot_source(cart, path=["trigger", "wait", "test", "push", "end"])
+    dot = dot_of(cart, path=["trigger", "wait", "test", "push", "end"])
     dim = COLOURS["dim line"][0]
 
     assert dim not in dot_line(dot, "n3 [")
@@ -253,7 +257,7 @@ def test_a_path_may_come_back_and_may_name_nodes_that_are_gone(cart: Graph) -> N
 
 
 def test_the_themes_differ_in_ink_and_dark_leaves_the_page_to_shine_through(cart: Graph) -> None:
-    light, dark = dot_source(cart), dot_source(cart, theme="dark")
+    light, dark = dot_of(cart), dot_of(cart, theme="dark")
 
     assert COLOURS["paper"][0] in light
     assert 'bgcolor="transparent"' in dark
@@ -277,7 +281,7 @@ def test_colours_have_six_digits() -> None:
 
 
 def test_the_direction_is_the_readers() -> None:
-    assert 'rankdir="LR"' in dot_source(exits("x"), direction="LR")
+    assert 'rankdir="LR"' in dot_of(exits("x"), direction="LR")
 
 
 def test_an_empty_journey_and_a_single_draft_draw_too() -> None:
@@ -287,7 +291,7 @@ def test_an_empty_journey_and_a_single_draft_draw_too() -> None:
 
 def test_two_nodes_with_one_id_are_both_drawn_and_the_first_has_the_edges() -> None:
     nodes = [Node(id="a", kind="goal", next="b"), Node(id="b", kind="exit", label="first")]
-    dot = dot_source(Graph(nodes=[*nodes, Node(id="b", kind="exit", label="second")]))
+    dot = dot_of(Graph(nodes=[*nodes, Node(id="b", kind="exit", label="second")]))
 
     assert "second" in dot_line(dot, "n2 [")
     assert " -> n1 " in dot
@@ -393,7 +397,7 @@ def test_a_very_long_label_is_shortened(cases: Mapping[str, dict[str, Any]]) -> 
     length, most = case["given"]["length"], case["expect"]["label_shortened_to_at_most"]
     unbroken, words = "x" * length, "سلام دنیا " * (length // 10)
 
-    dot = dot_source(exits(unbroken, words))
+    dot = dot_of(exits(unbroken, words))
 
     assert max(map(len, re.findall("x+", dot))) <= most
     _, label = dot_line(dot, "n0 [").split(" label=")
@@ -416,11 +420,11 @@ def test_the_same_graph_gives_the_same_text_in_every_process(
 ) -> None:
     seeds = cases["render-stable"]["given"]["PYTHONHASHSEED"]
     program = (
-        "import sys; from journeykit.draw import dot_source; "
+        "import sys; from journeykit.draw import draw; "
         "from journeykit_engine.graph import Graph; "
-        "sys.stdout.buffer.write(dot_source(Graph.parse(sys.stdin.buffer.read()), "
+        "sys.stdout.buffer.write(draw(Graph.parse(sys.stdin.buffer.read()), format='dot', "
         "stats={'push': {'exited': 1, 'entered': 5}, 'wait': {'entered': 9}}, "
-        "path=['trigger', 'wait']).encode())"
+        "path=['trigger', 'wait']).dot.encode())"
     )
     source = os.pathsep.join(str(ROOT / part) for part in ("engine", "sdk"))
     runs = [
@@ -441,7 +445,7 @@ def test_the_same_graph_gives_the_same_text_in_every_process(
 def test_the_order_of_the_statistics_does_not_matter(cart: Graph) -> None:
     turned = {node: dict(reversed(figures.items())) for node, figures in reversed(STATS.items())}
 
-    assert dot_source(cart, stats=turned) == dot_source(cart, stats=STATS)
+    assert dot_of(cart, stats=turned) == dot_of(cart, stats=STATS)
 
 
 def test_two_pictures_on_a_page_share_no_id(cart: Graph) -> None:
@@ -457,7 +461,7 @@ def test_two_pictures_on_a_page_share_no_id(cart: Graph) -> None:
 
 def test_a_figure_id_that_is_no_id_is_refused(cart: Graph) -> None:
     with pytest.raises(ValueError) as refusal:
-        dot_source(cart, figure_id='x" onload="y')
+        dot_of(cart, figure_id='x" onload="y')
     assert str(refusal.value) == (
         'figure_id "x" onload="y": expected a letter, then letters, digits, - or _, '
         "at most 100 in all."
@@ -473,7 +477,7 @@ def test_five_thousand_nodes_are_written_without_recursion() -> None:
 
     sys.setrecursionlimit(150)
     try:
-        dot = dot_source(graph)
+        dot = dot_of(graph)
     finally:
         sys.setrecursionlimit(limit)
 
@@ -517,7 +521,7 @@ def test_a_notebook_gets_the_picture_and_a_terminal_the_outline(cart: Graph) -> 
 
 def test_a_picture_may_be_shown_as_png_or_as_dot(cart: Graph) -> None:
     assert draw(cart, format="png")._repr_mimebundle_()["image/png"].startswith(b"\x89PNG")
-    assert draw(cart, format="dot")._repr_mimebundle_()["text/plain"].endswith(dot_source(cart))
+    assert draw(cart, format="dot")._repr_mimebundle_()["text/plain"].endswith(dot_of(cart))
 
 
 @pytest.mark.parametrize(
@@ -556,7 +560,7 @@ def test_without_a_renderer_the_journey_is_shown_as_text(
     shown = drawing._repr_mimebundle_()["text/plain"]
 
     assert drawing.svg is expect["exception"] is None
-    assert shown == "\n\n".join([NO_RENDERER, drawing.outline, dot_source(cart)])
+    assert shown == "\n\n".join([NO_RENDERER, drawing.outline, dot_of(cart)])
     assert NO_RENDERER == (
         "No Graphviz renderer was found, so this is the journey as text. To draw it, install "
         'the package "pygraphviz" (pip install pygraphviz) or Graphviz itself (the program "dot").'
@@ -610,3 +614,17 @@ def test_a_journey_too_large_for_a_picture_is_shown_as_text() -> None:
         "The journey has more than 1,000 nodes, too many for a picture, so this is the journey "
         "as text."
     )
+
+
+@pytest.mark.parametrize(
+    ("looks", "words"),
+    [
+        ({"theme": "blue"}, 'The theme of a drawing is "blue". Write "light" or "dark" or "auto".'),
+        ({"direction": "XX"}, 'The direction of a drawing is "XX". Write "TB" or "LR".'),
+    ],
+)
+def test_a_look_that_does_not_exist_is_refused(looks: dict[str, Any], words: str) -> None:
+    with pytest.raises(JourneyError) as refused:
+        draw(Graph(), **looks)
+
+    assert str(refused.value) == words

@@ -10,10 +10,10 @@ import pytest
 from journeykit.outline import (
     MAX_LINE_CHARACTERS,
     MAX_TREE_DEPTH,
+    inline,
     outline,
     rule_said,
     said_of,
-    shown,
     ways_of,
 )
 from journeykit_engine.graph import Graph, Node
@@ -330,14 +330,14 @@ def test_shares_are_of_all_who_come_and_add_up() -> None:
 
 
 def test_what_is_typed_cannot_break_or_turn_a_line() -> None:
-    assert shown("one\r\n\ttwo \x1b[31m") == "one two �[31m"
-    assert shown("سلام (hi)!") == "\u2068سلام (hi)!\u2069"
-    assert shown("a\u202eb\u2069c") == "abc"
-    assert shown("می\u200cخواهم") == "\u2068می\u200cخواهم\u2069"
+    assert inline("one\r\n\ttwo \x1b[31m") == "one two �[31m"
+    assert inline("سلام (hi)!") == "\u2068سلام (hi)!\u2069"
+    assert inline("a\u202eb\u2069c") == "abc"
+    assert inline("می\u200cخواهم") == "\u2068می\u200cخواهم\u2069"
 
 
 def test_a_long_text_is_cut_and_never_between_a_letter_and_its_mark() -> None:
-    assert shown("x" * 80) == "x" * 71 + "…"
-    assert shown("x" * 72) == "x" * 72
-    assert shown("e\u0301" * 40, 6) == "e\u0301e\u0301…"
-    assert len(shown("\u0301" * 500, 10)) <= 10
+    assert inline("x" * 80) == "x" * 71 + "…"
+    assert inline("x" * 72) == "x" * 72
+    assert inline("e\u0301" * 40, 6) == "e\u0301e\u0301…"
+    assert len(inline("\u0301" * 500, 10)) <= 10

@@ -16,9 +16,9 @@ import pytest
 from whenever import Instant, TimeDelta
 
 import journeykit as jk
+from journeykit.given import interval_of, moment_of, person_of
 from journeykit.history import BadHistory
 from journeykit.mistake import JourneyError
-from journeykit.run import interval_of, moment_of, person_of
 from journeykit_engine.instance import Happened, Person
 from journeykit_engine.replay import Line
 
