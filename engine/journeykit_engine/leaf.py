@@ -110,7 +110,9 @@ def _trait_predicate(leaf: Trait) -> Predicate:
     if isinstance(test, Comparison):
         if test.op == "eq" and isinstance(test.value, str):  # the most frequent leaf of all
             text = test.value
-            return lambda facts: facts.person.traits.get(name) == text
+            return lambda facts: (
+                isinstance(given := facts.person.traits.get(name), str) and given == text
+            )
         holds = compile_comparison(test)
         return lambda facts: holds(facts.person.traits.get(name))
     dated, passes = test, moment.compile_dated(test)

@@ -321,11 +321,15 @@ class ChoiceOp(Op):
 
 class SplitOp(Op):
     """Gives an arm by a hash of the person and the node; a holdout takes its own way, or walks
-    the first branch with the sends withheld. Where no hash can be made nobody is treated."""
+    the first branch with the sends withheld. Where no hash can be made nobody is treated.
 
-    __slots__ = ("arms", "draw")
+    A person held out by an earlier split walks the arm of the hash and stays held out: `withheld`
+    tells so, since the sends of that arm never reach them."""
+
+    __slots__ = ("arms", "draw", "withheld")
     draw: Callable[[bytes], int]
     arms: dict[int, tuple[Assigned, Assignment, Stop | None]]
+    withheld: dict[int, tuple[Assigned, Assignment, Stop | None]]
 
     def run(self, walker: Walker) -> Stop | None:
         try:
@@ -335,9 +339,11 @@ class SplitOp(Op):
             walker.trail.append(
                 Failed(self.id, "ALLOCATION", f"The user id cannot be hashed: {error.reason}.")
             )
-        assigned, assignment, after = self.arms[arm]
-        if arm == allot.HELD_OUT:
-            walker.is_holdout = True
+        if walker.is_holdout and arm != allot.HELD_OUT:
+            assigned, assignment, after = self.withheld[arm]
+        else:
+            assigned, assignment, after = self.arms[arm]
+            walker.is_holdout = arm == allot.HELD_OUT
         walker.variant = assignment.variant
         kept = walker.assignments
         walker.assignments = {**kept, self.id: assignment} if kept else {self.id: assignment}
@@ -429,14 +435,16 @@ class OutboundOp(Op):
 
     def may_go(self, walker: Walker) -> bool:
         """False when the step must wait for its window (parked) or can never go (suppressed).
-        The jitter is added once, when the step is met; when it runs the window is asked again."""
-        at = walker.at
-        jitter = walker.program.jitter
-        if jitter is not None and not walker.held_open:
+        The jitter is added once, when the step is met, to the moment it could go at the earliest
+        (else all who come at night would go at the opening); when it runs the window is asked
+        again."""
+        windows, jitter = self.windows(walker), walker.program.jitter
+        opening = timing.next_opening(windows, walker.at)
+        if opening is not None and jitter is not None and not walker.held_open:
             share = allot.jitter_share(walker.person.user_id, self.id, walker.entry_count)
-            at = timing.jitter(at, jitter, share, walker.zone, walker.program.workweek)
+            later = timing.jitter(opening, jitter, share, walker.zone, walker.program.workweek)
+            opening = timing.next_opening(windows, later)
         walker.held_open = False
-        opening = timing.next_opening(self.windows(walker), at)
         if opening is None:
             walker.trail.append(Suppressed(self.id, "window_never_opens", self.action))
             return False

@@ -61,6 +61,10 @@ class Needs(NamedTuple):
     journeys: frozenset[int]
 
 
+class Unready(ValueError):
+    """A graph that lacks something without which it cannot be run; `check` says all of it."""
+
+
 class Program:
     """A journey ready to be walked. Made by `compile_graph`, never changed afterwards.
 
@@ -161,9 +165,10 @@ def compile_graph(
 ) -> Program:
     """Make a program of a graph that `check` finds no problem in.
 
-    A graph with problems raises ValueError or KeyError here at the latest; drafts are judged by
-    `check`, not by this. With `evaluator=None` (no segment evaluator is configured) a condition
-    takes `on_false` and a switch `default`; an evaluator that raises is an error of that step.
+    A graph with problems raises `Unready`, or another ValueError of the part that is wrong, here at
+    the latest; drafts are judged by `check`, not by this. With `evaluator=None` (no segment
+    evaluator is configured) a condition takes `on_false` and a switch `default`; an evaluator that
+    raises is an error of that step.
     `broken` names nodes with a problem: they compile to a node that stops the walk and says why.
     """
     program = Program(document, tenant_id, account_timezone)
@@ -177,6 +182,8 @@ def compile_graph(
     stops = {node_id: op.stop for node_id, op in program.nodes.items()}
     for node in document.nodes:
         _link(program.nodes[node.id], node, stops)
+    if document.entry_id not in program.nodes:
+        raise Unready(f'There is no node "{document.entry_id}" to enter by.')
     program.entry = program.nodes[document.entry_id]
     if isinstance(program.trigger, graph.EventTrigger):
         _listen(program, program.trigger)
@@ -205,6 +212,12 @@ def _broken(node: graph.Node, problem: Problem) -> Op:
     return op
 
 
+def _given(node: graph.Node, field: str, value: int | None) -> int:
+    if value is None:
+        raise Unready(f'The node "{node.id}" cannot be run: "{field}" is missing.')
+    return value
+
+
 def _op(node: graph.Node, program: Program, evaluator: Evaluator | None) -> Op:
     config = node.config
     match config:
@@ -213,11 +226,13 @@ def _op(node: graph.Node, program: Program, evaluator: Evaluator | None) -> Op:
         case graph.DurationWait():
             return _duration(DurationOp(node), config, program)
         case graph.UntilTime():
-            return _until_time(UntilTimeOp(node), config)
+            until = UntilTimeOp(node)
+            until.hour, until.minute = _given(node, "hour", config.hour), config.minute
+            until.days = _days(config.days)
+            return until
         case graph.UntilBestTime():
             best = BestTimeOp(node)
-            assert config.fallback_hour is not None
-            best.fallback_hour = config.fallback_hour
+            best.fallback_hour = _given(node, "fallback_hour", config.fallback_hour)
             return best
         case graph.ForEvent():
             return _event_wait(EventWaitOp(node), config, program)
@@ -257,15 +272,9 @@ def _op(node: graph.Node, program: Program, evaluator: Evaluator | None) -> Op:
 def _duration(op: DurationOp, config: graph.DurationWait, program: Program) -> Op:
     fault = timing.duration_fault(config.amount, config.unit)
     if fault:
-        raise ValueError(f'"{op.id}": {fault}')
+        raise Unready(f'The node "{op.id}" cannot be run. {fault}')
     duration = timing.Duration(config.amount, config.unit)  # type: ignore[arg-type]
     op.ends_at = timing.adder(duration, program.workweek)
-    return op
-
-
-def _until_time(op: UntilTimeOp, config: graph.UntilTime) -> Op:
-    assert config.hour is not None
-    op.hour, op.minute, op.days = config.hour, config.minute, _days(config.days)
     return op
 
 
@@ -289,7 +298,8 @@ def _choice(
     op.ways = []
     if evaluator is not None:
         for label, definition in zip(labels, definitions, strict=True):
-            assert definition is not None
+            if definition is None:
+                raise Unready(f'The node "{op.id}" cannot be run: "{label}" has no definition.')
             op.ways.append((evaluator(definition), Branched(op.id, label), None))
     op.otherwise = (Branched(op.id, otherwise), None)
     return op
@@ -304,6 +314,10 @@ def _split(op: SplitOp, config: graph.Split, program: Program) -> Op:
         for arm, name in enumerate(arm_names(config))
     }
     op.arms[allot.HELD_OUT] = (Assigned(op.id, "", True), Assignment("", True), None)
+    op.withheld = {
+        arm: (Assigned(op.id, name, True), Assignment(name, True), None)
+        for arm, name in enumerate(arm_names(config))
+    }
     return op
 
 
@@ -327,9 +341,9 @@ def _action(node: graph.Node, config: graph.Action, program: Program) -> Op:
             write.effect = WriteTrait(node.id, config.trait, config.value)
             return write
         case graph.AddToSegment():
-            assert config.segment_id is not None
             add = AddToSegmentOp(node)
-            add.effect = AddToSegment(node.id, config.segment_id)
+            segment_id = _given(node, "segment_id", config.segment_id)
+            add.effect = AddToSegment(node.id, segment_id)
             return add
         case graph.Send() if len(config.media) == 1:
             return _outbound(_message(MessageOp(node), config), config, program)
@@ -431,6 +445,7 @@ def _link(op: Op, node: graph.Node, stops: Mapping[str, Stop]) -> None:
             arms = dict(enumerate(targets))
             arms[allot.HELD_OUT] = stops.get(node.split.on_holdout) or arms[0]
             op.arms = {arm: (*told[:2], arms[arm]) for arm, told in op.arms.items()}
+            op.withheld = {arm: (*told[:2], arms[arm]) for arm, told in op.withheld.items()}
         case GoalOp():
             assert node.goal is not None
             op.on_reached = stops.get(node.goal.on_reached)

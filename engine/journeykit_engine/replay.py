@@ -8,6 +8,7 @@ byte, and a person's journal does not depend on who else is replayed.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -22,10 +23,21 @@ from journeykit_engine.signal import Event
 from journeykit_engine.trail import Entry, Message, Refused, Suppressed
 from journeykit_engine.walk import Step
 
+PROGRESS_EVERY = 1_000  # lines between two signs of life; a few milliseconds
 SCAN_EVERY = TimeDelta(hours=1)  # between two looks at a segment, where nothing else is asked
 
 LineType = Literal["track", "identify", "enter", "pause", "resume", "eject"]
-Render = Callable[[Message, Person], tuple[str, ...]]
+PhoneZone = Callable[[Mapping[str, Any]], str | None]
+
+
+class Unsent(NamedTuple):
+    """Why a message cannot go: the reason, and the names of the values that its text misses."""
+
+    reason: str
+    missing: tuple[str, ...] = ()
+
+
+Render = Callable[[Message, Person], Unsent | None]
 
 
 class Line(NamedTuple):
@@ -54,6 +66,11 @@ class Replayed(NamedTuple):
     summary: dict[str, Any]
 
 
+def no_phone_zone(traits: Mapping[str, Any]) -> str | None:
+    """The zone of a person's telephone number where nobody can tell: none."""
+    return None
+
+
 def replay(
     program: Program,
     lines: Iterable[Line],
@@ -63,6 +80,7 @@ def replay(
     until: Instant | None = None,
     scan_every: TimeDelta = SCAN_EVERY,
     render: Render | None = None,
+    phone_zone: PhoneZone = no_phone_zone,
 ) -> Replayed:
     """Replay a history and keep its journal in memory; `run` is the same with a sink."""
     records: list[dict[str, Any]] = []
@@ -75,6 +93,7 @@ def replay(
         until=until,
         scan_every=scan_every,
         render=render,
+        phone_zone=phone_zone,
     )
     return Replayed(records, summary)
 
@@ -89,6 +108,7 @@ def run(
     until: Instant | None = None,
     scan_every: TimeDelta = SCAN_EVERY,
     render: Render | None = None,
+    phone_zone: PhoneZone = no_phone_zone,
     progress: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
     """Replay `lines`, which must be in time order, and return the summary.
@@ -98,14 +118,14 @@ def run(
     timer before a look of the scanner. `since` is when the journey was published: the first look
     at a segment (which enrols nobody) is then, and earlier lines are only known, they enter
     nobody; where absent it is the time of the first line. `until` is the last instant to be lived
-    through, where absent the time of the last line. `render` returns the names that a message's
-    text misses for a person; with some, the message is suppressed. `progress` is called with the
-    number of lines every thousand lines. Raises ValueError for lines out of order and for a
-    `scan_every` that lets no time pass.
+    through, where absent the time of the last line. `render` says why a message
+    cannot go to a person; it is then suppressed. `phone_zone` reads a zone out of traits, for text
+    messages. `progress` is called with the number of lines every `PROGRESS_EVERY` lines. Raises
+    ValueError for lines out of order and for a `scan_every` that lets no time pass.
     """
     if scan_every <= TimeDelta.ZERO:
         raise ValueError(f'scan_every is "{scan_every}"; give a time longer than zero.')
-    stage = _Stage(program, sink, render)
+    stage = _Stage(program, sink, render, phone_zone)
     for known in people:
         stage.know(known)
     last = None
@@ -126,7 +146,7 @@ def run(
                 stage.live_until(at, inclusive=False)
             stage.take(line)
         last = at
-        if progress is not None and count % 1000 == 0:
+        if progress is not None and count % PROGRESS_EVERY == 0:
             progress(count)
     end = until or max((at for at in (since, last) if at is not None), default=None)
     if end is not None:
@@ -149,6 +169,7 @@ class _Stage:
         program: Program,
         sink: journal.Sink,
         render: Render | None,
+        phone_zone: PhoneZone,
     ) -> None:
         self.program = program
         self.render = render
@@ -160,7 +181,9 @@ class _Stage:
         self.instances: dict[str, Instance] = {}
         self.timers: dict[Instant, list[str]] = {}
         self.instants: list[Instant] = []
-        self.seen: set[str] = set()
+        self.seen: set[tuple[str, str]] = set()
+        self.unnamed: Counter[str] = Counter()
+        self.phone_zone = phone_zone
         self.kept = program.needs.events
         self.looks: Looks | None = None
         self.keeps_passes = program.journey_id in program.needs.journeys
@@ -217,9 +240,12 @@ class _Stage:
         return {"journey_id": self.program.journey_id}
 
     def know(self, known: Known) -> None:
-        zone = known.timezone or _zone_trait(known.traits)
+        zone = known.timezone or profile.zone_trait(known.traits)
         person = self.person(known.user_id)
-        self.people[known.user_id] = person._replace(traits=known.traits, timezone=zone)
+        phone = self.phone_zone(known.traits)
+        self.people[known.user_id] = person._replace(
+            traits=known.traits, timezone=zone, phone_timezone=phone
+        )
         self.profiles[known.user_id] = profile.Profile(known.traits)
 
     def person(self, user_id: str) -> Person:
@@ -233,20 +259,21 @@ class _Stage:
 
     def learn(self, line: Line) -> None:
         """Something that happened before the journey was published: history, no more."""
-        if self.is_new(line.id):
+        if self.is_new(line.user_id, line.id):
             if line.type == "track":
-                self.remember(line)
+                self.remember(line, line.id or self.name(line.user_id))
             elif line.type == "identify":
                 self.write_traits(line)
 
     def take(self, line: Line) -> None:
         kind, user_id, at, event, properties, line_id = line[:]  # a plain tuple is taken apart fast
-        if not self.is_new(line_id):
+        if not self.is_new(user_id, line_id):
             return
         if kind == "track" and event == graph.RESERVED_EVENT:
             self.refuse(line, "reserved_event")
         elif kind == "track":
-            self.remember(line)
+            line_id = line_id or self.name(user_id)
+            self.remember(line, line_id)
             self.react(user_id, new(Event, (event, at, line_id, properties, None)))
         elif kind == "identify":
             changed = self.write_traits(line)
@@ -255,18 +282,25 @@ class _Stage:
         else:
             self.steer(line)
 
-    def is_new(self, line_id: str) -> bool:
-        if line_id in self.seen:
+    def is_new(self, user_id: str, line_id: str) -> bool:
+        """False for a message id that this person had before; another's does not count."""
+        if not line_id:
+            return True
+        if (user_id, line_id) in self.seen:
             return False
-        if line_id:
-            self.seen.add(line_id)
+        self.seen.add((user_id, line_id))
         return True
 
-    def remember(self, line: Line) -> None:
+    def name(self, user_id: str) -> str:
+        """An id for an event that has none: "#2" is the second such of this person."""
+        self.unnamed[user_id] += 1
+        return f"#{self.unnamed[user_id]}"
+
+    def remember(self, line: Line, line_id: str) -> None:
         self.sums.events += 1
         person = self.person(line.user_id)
         if line.event in self.kept:
-            happened = Happened(line.at, line.properties, line.id)
+            happened = Happened(line.at, line.properties, line_id)
             self.history[line.user_id].setdefault(line.event, []).append(happened)
             self.is_news(person)
 
@@ -281,8 +315,13 @@ class _Stage:
 
     def change(self, person: Person, changed: Mapping[str, Any]) -> None:
         """These traits have other values now; the zone of the profile is one of them."""
-        zone = _zone_trait(changed) if "timezone" in changed else person.timezone
-        person = person._replace(traits={**person.traits, **changed}, timezone=zone)
+        zone, phone = person.timezone, person.phone_timezone
+        if "timezone" in changed:
+            zone = profile.zone_trait(changed)
+        if "phone" in changed:
+            phone = self.phone_zone(changed)
+        traits = {**person.traits, **changed}
+        person = person._replace(traits=traits, timezone=zone, phone_timezone=phone)
         self.people[person.user_id] = person
         self.is_news(person)
 
@@ -301,7 +340,7 @@ class _Stage:
         elif instance is None:
             return
         elif line.type == "pause":
-            self.settle(line.user_id, walk.pause(instance, person, line.at))
+            self.settle(line.user_id, walk.pause(person, instance, line.at))
         elif line.type == "resume":
             self.settle(line.user_id, walk.unpause(self.program, person, instance, line.at))
         else:
@@ -376,14 +415,7 @@ class _Stage:
         """The entry, or its suppression where the message's text misses a value."""
         if not isinstance(entry, Message) or self.render is None:
             return entry
-        missing = self.render(entry, person)
-        if not missing:
+        unsent = self.render(entry, person)
+        if unsent is None:
             return entry
-        return Suppressed(
-            entry.node_id, "missing_personalisation", "send", entry.message_id, missing
-        )
-
-
-def _zone_trait(traits: Mapping[str, Any]) -> str | None:
-    zone = traits.get("timezone")
-    return zone if isinstance(zone, str) and zone else None
+        return Suppressed(entry.node_id, unsent.reason, "send", entry.message_id, unsent.missing)

@@ -9,7 +9,7 @@ from whenever import Instant
 
 from journeykit_engine import check, walk
 from journeykit_engine.graph import RESERVED_EVENT, EventTrigger, ForEvent, Graph, Node
-from journeykit_engine.instance import NOTHING, Instance, Person, Wait
+from journeykit_engine.instance import NOTHING, Happened, Instance, Person, Wait
 from journeykit_engine.journal import effect_record
 from journeykit_engine.paths import MAX_STEPS
 from journeykit_engine.program import Evaluator, Program, compile_graph, evaluate
@@ -168,7 +168,7 @@ class _Simulator:
             fields["exit_criteria"] = None
         try:
             return compile_graph(Graph.model_construct(**fields), zone, 0, evaluator, broken)
-        except (ValueError, KeyError, AssertionError):
+        except ValueError:
             return None
 
     def careful(self, evaluator: Evaluator) -> Evaluator:
@@ -227,6 +227,7 @@ class _Simulator:
             self.refused = (
                 "The trigger's filter does not hold for this event; in earnest it enters nobody."
             )
+        self.person = _having(self.person, event)
         return walk.enter(program, self.person, None, event)
 
     def answer(self, wait: Wait, answers: Mapping[str, str]) -> str:
@@ -238,7 +239,8 @@ class _Simulator:
         """The wait is over: by its chosen event at once, or by its time."""
         self.waits += 1
         if answer != "timeout":
-            event = Event(answer, step.at, CAUSE)
+            event = Event(answer, step.at, f"{CAUSE} {self.waits}")
+            step = step._replace(person=_having(step.person, event))
             return walk.answer(program, step.person, instance, event, answer)
         assert instance.wake_at is not None
         return walk.resume(program, step.person, instance, instance.wake_at)
@@ -387,6 +389,13 @@ class _Simulator:
             self.person.user_id,
             tuple(self.taken),
         )
+
+
+def _having(person: Person, event: Event) -> Person:
+    """The person with this event in the history, where the walk will look for it."""
+    before = person.events.get(event.name, ())
+    happened = Happened(event.at, event.properties, event.id)
+    return person._replace(events={**person.events, event.name: [*before, happened]})
 
 
 def _port(graph: Graph, woke: Woke) -> str:

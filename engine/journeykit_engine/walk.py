@@ -198,7 +198,7 @@ def answer(program: Program, person: Person, instance: Instance, event: Event, b
     return _go_on(_walker(program, person, instance, event.at, event), instance, branch)
 
 
-def pause(instance: Instance, person: Person, at: Instant) -> Step:
+def pause(person: Person, instance: Instance, at: Instant) -> Step:
     """Hold one person where they are; signals no longer wake them, timers wait for `unpause`."""
     if not instance.is_live or instance.paused_at:
         return Step(instance, (), person, at)
@@ -206,10 +206,15 @@ def pause(instance: Instance, person: Person, at: Instant) -> Step:
 
 
 def unpause(program: Program, person: Person, instance: Instance, at: Instant) -> Step:
-    """Let a paused person go on; a timer that passed during the pause is taken now, once."""
+    """Let a paused person go on; a timer that passed during the pause is taken now, once.
+
+    A timer due at this very moment is left to be taken as any other: an event of the same moment
+    comes before it."""
     if not instance.is_live or not instance.paused_at:
         return Step(instance, (), person, at)
     awake = instance._replace(paused_at=None, updated_at=at)
+    if awake.wake_at == at:
+        return Step(awake, (), person, at)
     return resume(program, person, awake, at)
 
 
@@ -276,7 +281,18 @@ def _run(
         return _failed(stop[0].node_id, before, person, walker.at)
     if walker.failed:
         return Step(before, tuple(walker.trail), person, walker.at)
+    if walker.person is not person and walker.wait is not None and _may_leave(walker):
+        return _finish(walker, Exited(stands.id, "exit_criteria"))
     return _finish(walker, walker.exited or stands.ends)
+
+
+def _may_leave(walker: Walker) -> bool:
+    """Whether what the walk itself wrote makes the exit rule hold: nobody is parked then."""
+    rule_holds = walker.program.exit_rule
+    if rule_holds is None or not rule_holds(walker):
+        return False
+    walker.wait = None
+    return True
 
 
 def _failed(node_id: str, before: Instance | None, person: Person, at: Instant) -> Step:

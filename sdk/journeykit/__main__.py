@@ -281,6 +281,7 @@ def replay(
     """
     from journeykit import history, output
     from journeykit.given import interval_of, span_of
+    from journeykit.phone import phone_zone
     from journeykit.run import summary_text, uncollected
     from journeykit_engine import replay as engine
     from journeykit_engine.program import compile_graph
@@ -306,6 +307,7 @@ def replay(
                     until=ends,
                     scan_every=every,
                     render=render,
+                    phone_zone=phone_zone,
                     progress=progress,
                 )
             if summed is not None:

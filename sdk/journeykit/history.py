@@ -23,7 +23,7 @@ from journeykit_engine.comparison import shown
 from journeykit_engine.graph import RESERVED_EVENT
 from journeykit_engine.instance import NOTHING, Person
 from journeykit_engine.nodes import new
-from journeykit_engine.replay import Known, Line, LineType, Render
+from journeykit_engine.replay import Known, Line, LineType, Render, Unsent
 from journeykit_engine.trail import Message
 
 Row = TypeVar("Row")
@@ -316,14 +316,19 @@ def renderer(texts: Mapping[str, Any], place: str = "template") -> Render:
     """The question of `read_templates`, for texts that are at hand."""
     parsed = {number: _template(f'{place} "{number}"', number, texts[number]) for number in texts}
 
-    def missing(message: Message, person: Person) -> tuple[str, ...]:
+    def judge(message: Message, person: Person) -> Unsent | None:
         found = parsed.get(str(message.template_id))
         if found is None:
-            return ()
-        outcome = template.render(found, person.traits, message.event or None)
-        return outcome.names if isinstance(outcome, template.Missing) else ()
+            return None
+        try:
+            outcome = template.render(found, person.traits, message.event or None)
+        except template.BadTemplate:  # by this person's values: the others' messages go
+            return Unsent("template_failed")
+        if isinstance(outcome, template.Missing):
+            return Unsent("missing_personalisation", outcome.names)
+        return None
 
-    return missing
+    return judge
 
 
 def _template(place: str, number: str, given: object) -> template.Template:

@@ -16,6 +16,7 @@ from whenever import Instant
 from journeykit import history
 from journeykit.given import interval_of, lines_from, moment_of, people_from, person_of, span_of
 from journeykit.mistake import JourneyError
+from journeykit.phone import phone_zone
 from journeykit_engine import replay as engine_replay
 from journeykit_engine import simulate as engine_simulate
 from journeykit_engine.check import check
@@ -199,6 +200,7 @@ def replay(
             until=ends,
             scan_every=every,
             render=history.renderer(texts) if texts else None,
+            phone_zone=phone_zone,
         )
     return Replay(journey, replayed)
 

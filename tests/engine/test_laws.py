@@ -268,7 +268,7 @@ class Alone:
         elif line.type == "enter":
             self.is_asked_in(line)
         elif instance is not None and line.type == "pause":
-            self.keep(walk.pause(instance, person, line.at))
+            self.keep(walk.pause(person, instance, line.at))
         elif instance is not None and line.type == "resume":
             self.keep(walk.unpause(program, person, instance, line.at))
         elif instance is not None:

@@ -273,7 +273,17 @@ def test_a_holdout_stays_one_through_later_splits_and_waits(cases: Cases) -> Non
     assert len(story.sent) == cases["holdout-second-split"]["expect"]["sends"]
     assert story.now.is_holdout
     assert story.now.variant == "A"
-    assert story.now.assignments == {"one": Assignment("", True), "two": Assignment("A", False)}
+    assert story.now.assignments == {"one": Assignment("", True), "two": Assignment("A", True)}
+
+
+def test_a_later_split_tells_a_held_out_person_as_held_out() -> None:
+    nodes = (halves("two", "end", "end"), END)
+    told = Story(made(halves("one", "two", percent=100), *nodes)).starts().told
+
+    assert [line for line in told if line.startswith("assigned")] == [
+        "assigned one holdout",
+        "assigned two holdout",
+    ]
 
 
 def test_a_new_pass_begins_without_the_arms_of_the_one_before() -> None:
@@ -696,6 +706,17 @@ def test_jitter_is_the_hash_of_person_node_and_entry(cases: Cases) -> None:
     assert second.wake_at == later(days=1).add(
         seconds=30 * 60 * allot.jitter_share("r-2", "s", 2) >> 32
     )
+
+
+def test_jitter_spreads_those_who_come_while_the_window_is_closed() -> None:
+    window = {"days": ["mon"], "from": "09:00", "to": "17:00"}
+    program = made(send("s", "end"), END, **settings(jitter="2h", send_window=window))
+    friday_evening, opening = Instant("2026-06-05T20:00:00Z"), Instant("2026-06-08T09:00:00Z")
+    held = [Story(program, f"u_{i}").starts(friday_evening).now.wake_at for i in range(40)]
+    seconds = [(at - opening).total("seconds") for at in held if at is not None]
+
+    assert len(set(seconds)) > 30
+    assert min(seconds) >= 0 and max(seconds) < 2 * 3600
 
 
 @pytest.mark.parametrize("case_id", ["jitter-inside", "jitter-past-close-friday"])

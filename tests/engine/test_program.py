@@ -9,7 +9,7 @@ import pytest
 
 from journeykit_engine import walk
 from journeykit_engine.graph import Graph
-from journeykit_engine.program import compile_graph
+from journeykit_engine.program import Unready, compile_graph
 from journeykit_engine.shape import Problem
 from journeykit_engine.signal import Event
 from tests.engine.journeys import Value, journey
@@ -185,10 +185,21 @@ def test_the_zone_is_the_settings_then_the_accounts_and_a_broken_one_gives_way()
 
 def test_a_graph_with_problems_does_not_compile() -> None:
     nowhen = node("w", "wait", {"kind": "duration", "amount": 0, "unit": "day"})
-    with pytest.raises(ValueError, match='"w": The amount is 0'):
-        compile_graph(Graph.parse(journey(nowhen)))
-    with pytest.raises(KeyError, match="nowhere"):
-        compile_graph(Graph.parse(journey(END, entry_id="nowhere")))
+    undecided = node("c", "condition", {"on_true": "", "on_false": ""})
+    hourless = node("u", "wait", {"kind": "until_time"})
+    for document, words in (
+        (
+            journey(nowhen),
+            'The node "w" cannot be run. The amount is 0; write a whole number from 1 to 3650 for '
+            'the unit "day".',
+        ),
+        (journey(END, entry_id="nowhere"), 'There is no node "nowhere" to enter by.'),
+        (journey(undecided), 'The node "c" cannot be run: "on_true" has no definition.'),
+        (journey(hourless), 'The node "u" cannot be run: "hour" is missing.'),
+    ):
+        with pytest.raises(Unready) as caught:
+            compile_graph(Graph.parse(document))
+        assert str(caught.value) == words
 
 
 def test_a_broken_node_stops_the_walk_and_says_why() -> None:

@@ -19,7 +19,7 @@ from journeykit_engine import replay
 from journeykit_engine.graph import RESERVED_EVENT, Graph
 from journeykit_engine.instance import Person
 from journeykit_engine.program import Program, compile_graph
-from journeykit_engine.replay import Known, Line, LineType, Replayed
+from journeykit_engine.replay import Known, Line, LineType, Replayed, Unsent
 from journeykit_engine.trail import Message
 
 Json = dict[str, Any]
@@ -573,10 +573,11 @@ def test_progress_is_told_every_thousand_lines() -> None:
     assert told_at == [1000, 2000]
 
 
-def rank(message: Message, person: Person) -> tuple[str, ...]:
+def rank(message: Message, person: Person) -> Unsent | None:
     """A text that says the rank and the name."""
     missing = [] if "rank" in message.event else ["event.rank"]
-    return tuple(missing + ([] if "name" in person.traits else ["name"]))
+    missing += [] if "name" in person.traits else ["name"]
+    return Unsent("missing_personalisation", tuple(missing)) if missing else None
 
 
 def test_a_text_that_misses_a_value_is_not_sent(cases: Cases) -> None:
@@ -681,3 +682,84 @@ def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
         return subprocess.run(command, env=environment, check=True, capture_output=True).stdout
 
     assert output("1") == output("2") == output("77")
+
+
+# --- what one person's lines may do to themselves, and to nobody else
+
+
+def test_an_event_without_an_id_is_no_answer_to_its_own_entry() -> None:
+    goal = {"id": "g", "kind": "goal", "next": "", "goal": {"event": "cart"}}
+    found = replay.replay(program(goal), [track("cart", 0)], until=UNTIL_LONG_AFTER)
+
+    assert [r["port"] for r in found.journal if r["what"] == "branched"] == ["next"]
+    assert found.journal[0]["caused_by"] == "#1"
+
+
+def test_a_message_id_is_remembered_for_its_own_person() -> None:
+    lines = [Line("track", user, START, "cart", {}, "m1") for user in ("u_1", "u_2", "u_1")]
+    found = replay.replay(program(send()), lines)
+
+    assert [r["user_id"] for r in found.journal if r["what"] == "entered"] == ["u_1", "u_2"]
+    assert found.summary["events"] == 2
+
+
+def test_an_event_at_the_moment_of_a_resume_comes_before_the_timer_of_that_moment() -> None:
+    paid = wait(kind="for_event", event="paid", timeout="1d")
+    day = START.add(hours=24)
+    lines = [
+        track("cart", 0),
+        Line("pause", "u_1", START.add(hours=1)),
+        Line("resume", "u_1", day),
+        Line("track", "u_1", day, "paid"),
+    ]
+    found = replay.replay(program(paid), lines, until=UNTIL_LONG_AFTER)
+    alone = replay.replay(program(paid), lines[:3], until=UNTIL_LONG_AFTER)
+
+    assert [r["branch"] for r in found.journal if r["what"] == "woke"] == ["paid"]
+    assert [r["branch"] for r in alone.journal if r["what"] == "woke"] == ["timeout"]
+
+
+def test_the_zone_of_a_telephone_counts_for_text_messages_alone() -> None:
+    west = {"phone": "+12135550100"}
+    zones = {"+12135550100": "America/Los_Angeles"}
+
+    def by(channel: str) -> dict[str, Any]:
+        config = {"kind": "send", "channel": channel, "template_id": 1}
+        return {"id": "s", "kind": "action", "next": "", "action": config}
+
+    def look(action: dict[str, Any], known: dict[str, Any]) -> list[str]:
+        people = [Known("u_1", known)]
+        line = Line("track", "u_1", Instant("2026-07-06T12:30:00Z"), "cart")
+        found = replay.replay(
+            program(action),
+            [line],
+            people,
+            until=UNTIL_LONG_AFTER,
+            phone_zone=lambda traits: zones.get(traits.get("phone", "")),
+        )
+        return [r["at"] for r in found.journal if r["what"] == "effect"]
+
+    assert look(by("sms"), west) == ["2026-07-06T15:00:00Z"]
+    assert look(by("sms"), {}) == ["2026-07-06T12:30:00Z"]
+    assert look(by("email"), west) == ["2026-07-06T12:30:00Z"]
+
+
+def test_what_the_walk_writes_can_end_the_pass_before_it_parks() -> None:
+    paid = {
+        "id": "p",
+        "kind": "action",
+        "next": "w",
+        "action": {"kind": "update_trait", "trait": "plan", "value": "paid"},
+    }
+    rule = {"root": {"trait": "plan", "op": "eq", "value": "paid"}}
+    found = replay.replay(
+        program(paid, wait(kind="duration", amount=30, unit="day"), exit_criteria=rule),
+        [track("cart", 0)],
+        until=UNTIL_LONG_AFTER,
+    )
+
+    assert [(r["what"], r["node_id"]) for r in found.journal[-2:]] == [
+        ("visited", "w"),
+        ("exited", "w"),
+    ]
+    assert found.summary["exits"] == {"exit_criteria": 1}

@@ -507,3 +507,12 @@ def test_a_simulation_is_the_walk_with_its_waits_passed_over(graph: Graph) -> No
 def is_again(before: simulating.SimulatedStep | None, node_id: str) -> bool:
     """A second wait at a node where the person was held already is no second visit."""
     return before is not None and (before.node_id, before.kind) == (node_id, "wait")
+
+
+def test_the_events_of_a_simulation_are_in_the_history_of_the_person() -> None:
+    bought = wait(kind="for_event", event="buy", timeout="7d") | {"next": "g"}
+    goal = {"id": "g", "kind": "goal", "next": "a", "goal": {"event": "buy"}}
+    found = simulated(journey(bought, goal, send()))
+
+    assert ("g", "branch", "on_reached") in told(found)
+    assert found.sends == 0

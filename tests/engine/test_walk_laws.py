@@ -65,7 +65,7 @@ def taken(program: Program, person: Person, now: Instance, what: Happening, at: 
         case "early":
             return lambda: (walk.resume(program, person, now, at),)
         case "pause":
-            return lambda: (walk.pause(now, person, at),)
+            return lambda: (walk.pause(person, now, at),)
         case "unpause":
             return lambda: (walk.unpause(program, person, now, at),)
         case "identify":

@@ -133,7 +133,7 @@ class Story:
 
     def pauses(self, at: Instant) -> Story:
         assert self.instance is not None
-        return self.took(walk.pause(self.instance, self.person, at))
+        return self.took(walk.pause(self.person, self.instance, at))
 
     def goes_on(self, at: Instant) -> Story:
         assert self.instance is not None

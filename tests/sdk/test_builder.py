@@ -187,8 +187,8 @@ def test_a_switch_asks_in_order() -> None:
 def test_a_split_has_weights_a_salt_and_any_names() -> None:
     journey = begun().split(
         "test",
-        {"گروه یک": None, "holdout": lambda j: j.exit()},
-        weights={"holdout": 2},
+        {"گروه یک": None, "class": lambda j: j.exit()},
+        weights={"class": 2},
         holdout=12.5,
         on_holdout=jk.go_to("exit"),
         salt="",
@@ -196,7 +196,7 @@ def test_a_split_has_weights_a_salt_and_any_names() -> None:
     split = node(journey, "test").split
 
     assert split is not None
-    assert [(arm.variant, arm.weight) for arm in split.branches] == [("گروه یک", 1), ("holdout", 2)]
+    assert [(arm.variant, arm.weight) for arm in split.branches] == [("گروه یک", 1), ("class", 2)]
     assert (split.holdout_percent, split.salt, split.on_holdout) == (12.5, "", "exit")
 
 

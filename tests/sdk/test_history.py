@@ -13,7 +13,7 @@ from whenever import Instant
 from journeykit import history
 from journeykit.history import BadHistory
 from journeykit_engine.instance import Person
-from journeykit_engine.replay import Known, Line
+from journeykit_engine.replay import Known, Line, Unsent
 from journeykit_engine.strict_json import BadJson, read_json
 from journeykit_engine.trail import Message
 
@@ -311,15 +311,25 @@ def message(template_id: int) -> Message:
     )
 
 
+LACKING = "missing_personalisation"
+
+
 def test_a_template_tells_which_values_it_misses(tmp_path: Path) -> None:
     path = tmp_path / "texts.json"
     path.write_text('{"3": "Hi {{ name }}", "4": {"subject": "{{ a }}", "body": "{{ b }}"}}')
     missing = history.read_templates(path)
 
-    assert missing(message(3), Person("ann", {"name": "Ann"})) == ()
-    assert missing(message(3), Person("ann", {"name": ""})) == ("name",)
-    assert missing(message(4), Person("ann")) == ("a", "b")
-    assert missing(message(5), Person("ann")) == ()
+    assert missing(message(3), Person("ann", {"name": "Ann"})) is None
+    assert missing(message(3), Person("ann", {"name": ""})) == Unsent(LACKING, ("name",))
+    assert missing(message(4), Person("ann")) == Unsent(LACKING, ("a", "b"))
+    assert missing(message(5), Person("ann")) is None
+
+
+def test_one_persons_values_stop_one_message() -> None:
+    judge = history.renderer({"3": "{% if x > 5 %}many{% endif %}"})
+
+    assert judge(message(3), Person("ann", {"x": 10})) is None
+    assert judge(message(3), Person("bob", {"x": "abc"})) == Unsent("template_failed")
 
 
 @pytest.mark.parametrize(
