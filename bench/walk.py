@@ -29,6 +29,7 @@ from whenever import Instant, TimeDelta
 from journeykit_engine import walk
 from journeykit_engine.graph import Graph
 from journeykit_engine.instance import NOTHING, Happened, Person
+from journeykit_engine.journal import TELLERS
 from journeykit_engine.program import Program, compile_graph
 from journeykit_engine.signal import Event
 from journeykit_engine.template import event_values
@@ -315,7 +316,7 @@ def as_bare(step: walk.Step) -> tuple[Bare, list[Bare]]:
     place = (now.user_id, now.entry_count, now.status, now.current_node, now.entered_at)
     times = (now.updated_at, now.wake_at, now.entered_by, now.variant, now.is_holdout)
     end = (now.exit_reason, now.wait.until if now.wait else None)
-    return place + times + end, [(entry.what, *entry) for entry in step.trail]
+    return place + times + end, [(TELLERS[type(entry)][0], *entry) for entry in step.trail]
 
 
 # --- the peers

@@ -20,7 +20,9 @@ ExitReason = Literal[
     "ejected",
     "journey_deleted",
 ]
-Refusal = Literal["already_inside", "once", "cooldown", "same_day"]
+Refusal = Literal[
+    "already_inside", "once", "cooldown", "same_day", "not_api_trigger", "reserved_event"
+]
 
 WaitKind = Literal["timer", "event", "window"]
 
@@ -83,10 +85,6 @@ class Wait(NamedTuple):
     since: Instant
     until: Instant | None
     events: tuple[str, ...] = ()
-
-    @property
-    def what(self) -> str:
-        return "waiting"
 
 
 class Instance(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from whenever import Instant, TimeDelta
 
 from journeykit_engine import graph, journal, profile, walk
-from journeykit_engine.instance import NOTHING, Happened, Instance, Pass, Person
+from journeykit_engine.instance import NOTHING, Happened, Instance, Pass, Person, Refusal
 from journeykit_engine.looks import Looks
 from journeykit_engine.nodes import new
 from journeykit_engine.program import Program
@@ -346,7 +346,7 @@ class _Stage:
         else:
             self.settle(line.user_id, walk.leave(self.program, person, instance, line.at))
 
-    def refuse(self, line: Line, reason: str) -> None:
+    def refuse(self, line: Line, reason: Refusal) -> None:
         prior = self.instances.get(line.user_id)
         refused: tuple[Entry, ...] = (Refused(self.program.graph.entry_id, reason),)
         self.settle(line.user_id, Step(prior, refused, self.person(line.user_id), line.at))

@@ -38,10 +38,6 @@ class Message(NamedTuple):
     fallback: tuple[Medium, ...] = ()
 
     @property
-    def what(self) -> str:
-        return "effect"
-
-    @property
     def kind(self) -> str:
         return "send"
 
@@ -54,10 +50,6 @@ class WriteTrait(NamedTuple):
     value: Any
 
     @property
-    def what(self) -> str:
-        return "effect"
-
-    @property
     def kind(self) -> str:
         return "update_trait"
 
@@ -67,10 +59,6 @@ class AddToSegment(NamedTuple):
 
     node_id: str
     segment_id: int
-
-    @property
-    def what(self) -> str:
-        return "effect"
 
     @property
     def kind(self) -> str:
@@ -88,10 +76,6 @@ class CallWebhook(NamedTuple):
     event: Mapping[str, Any] = NOTHING
 
     @property
-    def what(self) -> str:
-        return "effect"
-
-    @property
     def kind(self) -> str:
         return "webhook"
 
@@ -102,10 +86,6 @@ class StartJourney(NamedTuple):
     id: str
     node_id: str
     journey_id: int
-
-    @property
-    def what(self) -> str:
-        return "effect"
 
     @property
     def kind(self) -> str:
@@ -122,10 +102,6 @@ class GiveTask(NamedTuple):
     connected_outcomes: tuple[str, ...]
 
     @property
-    def what(self) -> str:
-        return "effect"
-
-    @property
     def kind(self) -> str:
         return "task"
 
@@ -140,19 +116,11 @@ class Entered(NamedTuple):
     node_id: str
     caused_by: str
 
-    @property
-    def what(self) -> str:
-        return "entered"
-
 
 class Visited(NamedTuple):
     """The person arrived at a node."""
 
     node_id: str
-
-    @property
-    def what(self) -> str:
-        return "visited"
 
 
 class Woke(NamedTuple):
@@ -163,20 +131,12 @@ class Woke(NamedTuple):
     branch: str
     woken_by: str
 
-    @property
-    def what(self) -> str:
-        return "woke"
-
 
 class Branched(NamedTuple):
     """A condition, switch or goal took this port."""
 
     node_id: str
     port: str
-
-    @property
-    def what(self) -> str:
-        return "branched"
 
 
 class Assigned(NamedTuple):
@@ -185,10 +145,6 @@ class Assigned(NamedTuple):
     node_id: str
     variant: str
     holdout: bool
-
-    @property
-    def what(self) -> str:
-        return "assigned"
 
 
 class Suppressed(NamedTuple):
@@ -201,10 +157,6 @@ class Suppressed(NamedTuple):
     message_id: str = ""
     missing: tuple[str, ...] = ()
 
-    @property
-    def what(self) -> str:
-        return "suppressed"
-
 
 class Noted(NamedTuple):
     """A fact for whoever asks why: the zone name that does not exist, for instance."""
@@ -212,10 +164,6 @@ class Noted(NamedTuple):
     node_id: str
     note: str
     detail: str
-
-    @property
-    def what(self) -> str:
-        return "noted"
 
 
 class Failed(NamedTuple):
@@ -225,10 +173,6 @@ class Failed(NamedTuple):
     code: str
     message: str
 
-    @property
-    def what(self) -> str:
-        return "error"
-
 
 class Exited(NamedTuple):
     """The pass ended here."""
@@ -236,20 +180,12 @@ class Exited(NamedTuple):
     node_id: str
     reason: ExitReason
 
-    @property
-    def what(self) -> str:
-        return "exited"
-
 
 class Refused(NamedTuple):
     """A trigger matched and the entry rule said no."""
 
     node_id: str
-    reason: Refusal | str
-
-    @property
-    def what(self) -> str:
-        return "refused"
+    reason: Refusal
 
 
 Entry = (

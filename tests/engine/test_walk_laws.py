@@ -12,7 +12,7 @@ from whenever import Instant
 
 from journeykit_engine import walk
 from journeykit_engine.graph import Graph
-from journeykit_engine.instance import Happened, Instance, Person
+from journeykit_engine.instance import Happened, Instance, Person, Wait
 from journeykit_engine.paths import MAX_STEPS
 from journeykit_engine.program import Program, compile_graph
 from journeykit_engine.signal import Event
@@ -127,9 +127,9 @@ def is_sound(program: Program, step: Step) -> None:
 def is_well_formed(told: Sequence[Entry]) -> None:
     """Entered or woke first, parked or exited last, neither anywhere else."""
     assert isinstance(told[0], Entered | Woke)
-    assert told[-1].what in ("waiting", "exited")
+    assert isinstance(told[-1], Wait | Exited)
     firsts = [entry for entry in told if isinstance(entry, Entered | Woke)]
-    lasts = [entry for entry in told if entry.what in ("waiting", "exited")]
+    lasts = [entry for entry in told if isinstance(entry, Wait | Exited)]
     assert (len(firsts), len(lasts)) == (1, 1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from whenever import Instant, TimeDelta
 
-from journeykit_engine import profile, walk
+from journeykit_engine import journal, profile, walk
 from journeykit_engine.check import check
 from journeykit_engine.graph import Graph
 from journeykit_engine.instance import Happened, Instance, Person
@@ -184,4 +184,4 @@ def line(entry: Entry) -> str:
             more = effect.kind
         case _:
             more = ""
-    return f"{entry.what} {entry.node_id} {more}".replace("  ", " ").strip()
+    return f"{journal.TELLERS[type(entry)][0]} {entry.node_id} {more}".replace("  ", " ").strip()
