@@ -358,6 +358,8 @@ def render_(
     figures, arms = _figures(stats) if stats is not None else (None, None)
     lit = _node_ids(found, path)
     if output is None:
+        if stats is not None or lit:
+            raise Refused("--stats and --path are for a picture; name its file with --output.")
         say(outline(found.graph, found.name))
         return
     drawing = draw(

@@ -132,6 +132,9 @@ def _rows(table: Any) -> Iterable[Any]:
     if isinstance(table, Mapping):
         message = "Expected rows, not a single object."
         raise JourneyError("WRONG_TYPE", message, "Give a list of rows or a frame.")
+    if not isinstance(table, Iterable):
+        message = f"Expected rows, not {shown(table)}."
+        raise JourneyError("WRONG_TYPE", message, "Give a list of rows, a frame or a file's path.")
     return list(table)
 
 

@@ -619,6 +619,15 @@ def test_without_a_file_the_outline_is_printed(call: Call) -> None:
     assert told.splitlines()[0] == "Cart · 5 nodes"
 
 
+def test_what_only_a_picture_can_show_wants_a_file(call: Call) -> None:
+    done = call("render", "cart.json", "--path", "t")
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "journeykit: --stats and --path are for a picture; name its file with --output.\n"
+    )
+
+
 def test_a_summary_becomes_a_funnel(call: Call) -> None:
     assert call(*REPLAY, "--summary", "s.json").code == 0
 

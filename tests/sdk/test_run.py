@@ -527,3 +527,18 @@ def test_the_way_out_of_a_wait_is_told_by_its_port() -> None:
 
     assert by_event == (("one", "next"), ("many", "reply"))
     assert by_time == (("one", "next"), ("many", "on_timeout"))
+
+
+def test_what_is_no_table_is_refused() -> None:
+    with pytest.raises(JourneyError) as caught:
+        jk.journey().on_event("joined").exit().replay(5)
+
+    assert str(caught.value) == (
+        "Expected rows, not 5. Give a list of rows, a frame or a file's path."
+    )
+
+
+def test_a_simulation_of_now_is_told_in_whole_seconds() -> None:
+    waits = jk.journey().on_event("joined").wait("1h").exit()
+
+    assert "." not in waits.simulate("u").steps[1]["detail"]
