@@ -29,7 +29,6 @@ from journeykit_engine.strict_json import refuse_value
 
 MAX_SUGGESTIONS = 10  # edges for which a like name is looked for: that is slow in a large graph
 MAX_NAMED = 10  # nodes of a loop that a message names
-MINUTES_A_UNIT = {"minute": 1, "hour": 60, "day": 1440, "week": 10_080, "business_day": 1440}
 
 
 class Report(NamedTuple):
@@ -244,7 +243,7 @@ def _jitter_problems(settings: graph.Settings) -> Iterator[Problem]:
         return
     opened = timing.window("UTC", window.days, window.from_, window.to)
     minutes = (opened.closes - opened.opens) % timing.MINUTES_A_DAY
-    if longest.amount * MINUTES_A_UNIT[longest.unit] > minutes:
+    if longest.amount * timing.MINUTES_OF[longest.unit] > minutes:
         message = f'The jitter "{settings.jitter}" is longer than the send window is open.'
         fix = f'Write at most "{minutes}m", or widen the window.'
         yield _top("JITTER_EXCEEDS_WINDOW", "settings.jitter", message, fix)

@@ -14,12 +14,11 @@ from journeykit_engine.graph import ForEvent, Graph, Node
 from journeykit_engine.shape import Problem
 from journeykit_engine.strict_json import write_json
 from journeykit_engine.template import BadTemplate, Missing, parse_template, render
-from journeykit_engine.timing import BadDuration, Duration, parse_duration
+from journeykit_engine.timing import MINUTES_OF, BadDuration, Duration, parse_duration
 
 Templates = Mapping[int, Mapping[str, str]]
 """The texts of each template: its number, the text's name ("subject", "body"), the text."""
 
-HOURS_A_UNIT = {"minute": 1 / 60, "hour": 1, "day": 24, "week": 168, "business_day": 24}
 HOURS_A_DAY = 24
 
 
@@ -165,7 +164,7 @@ def _too_long(node: Node, place: Place, most_days: int) -> Iterator[Problem]:
     length, field = _length(node)
     if length is None or most_days <= 0:
         return
-    if length.amount * HOURS_A_UNIT[length.unit] > HOURS_A_DAY * most_days:
+    if length.amount * MINUTES_OF[length.unit] > MINUTES_OF["day"] * most_days:
         message = f'waits "{length}", longer than the {most_days} days anybody may stay.'
         fix = 'Shorten the wait, or raise "max_duration_days".'
         yield place.problem("WAIT_LONGER_THAN_MAX", f"wait.{field}", message, fix)
@@ -173,7 +172,7 @@ def _too_long(node: Node, place: Place, most_days: int) -> Iterator[Problem]:
 
 def _length(node: Node) -> tuple[Duration | None, str]:
     wait = node.wait
-    if node.kind == "wait" and isinstance(wait, graph.DurationWait) and wait.unit in HOURS_A_UNIT:
+    if node.kind == "wait" and isinstance(wait, graph.DurationWait) and wait.unit in MINUTES_OF:
         return Duration(wait.amount, wait.unit), "amount"  # type: ignore[arg-type]
     if node.kind == "wait" and isinstance(wait, graph.ForEvent) and wait.timeout:
         try:

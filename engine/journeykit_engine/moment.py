@@ -39,10 +39,6 @@ OPERATORS: Mapping[str, Takes] = MappingProxyType(
 COUNTED = ("days_until", "days_since")
 COMPARES = ("eq", "gt", "gte", "lt", "lte")
 
-HOURS_OF: Mapping[str, float] = MappingProxyType(
-    {"minute": 1 / 60, "hour": 1, "day": 24, "week": 168}
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Dated:
@@ -108,7 +104,7 @@ def window_length(text: str) -> TimeDelta:
 def window_minutes(text: str) -> int:
     """The length of a window in whole minutes."""
     duration = timing.parse_duration(text)
-    return round(duration.amount * HOURS_OF[duration.unit] * 60)
+    return duration.amount * timing.MINUTES_OF[duration.unit]
 
 
 def _before_or_after(before: bool, operand: Moment | None) -> MomentTest:

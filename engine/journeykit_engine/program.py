@@ -143,7 +143,7 @@ class Program:
 
 
 def _days(names: Sequence[str] | None) -> frozenset[int] | None:
-    return None if not names else frozenset(timing.DAY_NAMES.index(name) for name in names)
+    return None if not names else timing.weekdays(names)
 
 
 def _window(window: graph.SendWindow | None, zone: str) -> timing.Window | None:

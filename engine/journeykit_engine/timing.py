@@ -42,6 +42,11 @@ MAX_AMOUNTS: Mapping[Unit, int] = MappingProxyType(
 )
 """About ten years in each unit: no journey is meant to wait longer, a slip of the key does."""
 
+MINUTES_OF: Mapping[Unit, int] = MappingProxyType(
+    {"minute": 1, "hour": 60, "day": 1_440, "week": 10_080, "business_day": 1_440}
+)
+"""The length of each unit where no clock changes; a business day counts as the day it is."""
+
 SUFFIXES: Mapping[str, Unit] = MappingProxyType(
     {"m": "minute", "h": "hour", "d": "day", "w": "week", "bd": "business_day"}
 )
@@ -125,10 +130,9 @@ Adder = Callable[[Instant, str], Instant]
 
 def adder(duration: Duration, workweek: Days = MON_FRI) -> Adder:
     """`after` for one duration, made once for the many times it is asked: (now, zone) -> end."""
-    hours = {"minute": 1 / 60, "hour": 1, "day": 24, "week": 168}.get(duration.unit)
-    if hours is None:
+    if duration.unit == "business_day":
         return lambda now, zone: after(now, duration, zone, workweek)
-    elapsed = TimeDelta(minutes=round(duration.amount * hours * 60))
+    elapsed = TimeDelta(minutes=duration.amount * MINUTES_OF[duration.unit])
     if duration.unit in ("minute", "hour"):
         return lambda now, zone: now + elapsed if now < FAR else after(now, duration, zone)
     return lambda now, zone: (  # in UTC a day is never longer or shorter
