@@ -159,7 +159,7 @@ def simulate(
     answers: Mapping[str, str] | None = None,
 ) -> Trace:
     """See `Journey.simulate`."""
-    moment = Instant.now().round("second") if at is None else moment_of("at", at)
+    moment = Instant.now().round("second", mode="floor") if at is None else moment_of("at", at)
     refuse_zone(journey, account_timezone)
     found = engine_simulate.simulate(
         journey.graph,

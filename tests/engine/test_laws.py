@@ -220,6 +220,7 @@ class Alone:
         self.exists = exists
         self.instance: Instance | None = None
         self.was_inside: bool | None = None
+        self.unnamed = 0
         self.records: list[Json] = []
         self.write = journal.writer(self.records.append, journal.Sums(program.graph))
 
@@ -254,8 +255,16 @@ class Alone:
         self.person = self.person._replace(traits={**traits, **changed}, timezone=zone)
         return changed
 
+    def named(self, line: Line) -> Line:
+        """The line, with an id where an event has none: "#2" is the second such of the person."""
+        if line.type != "track" or line.id:
+            return line
+        self.unnamed += 1
+        return line._replace(id=f"#{self.unnamed}")
+
     def takes(self, line: Line) -> None:
         self.exists = True
+        line = self.named(line)
         changed = self.knows(line)
         program, person, instance = self.program, self.person, self.instance
         if line.type == "track":
@@ -365,7 +374,7 @@ def walked_alone(
     for line in own:
         if line.at < since and is_news(line):
             person.exists = True
-            person.knows(line)
+            person.knows(person.named(line))
     for at in sorted(looks | {line.at for line in own if since <= line.at <= until}):
         person.ticks(at.subtract(nanoseconds=1))
         for line in own:
