@@ -20,6 +20,7 @@ from journeykit_engine.instance import (
     Person,
     Wait,
 )
+from journeykit_engine.profile import zone_trait
 from journeykit_engine.signal import Event
 from journeykit_engine.template import event_values
 from journeykit_engine.trail import (
@@ -392,6 +393,9 @@ class WriteTraitOp(Op):
     def run(self, walker: Walker) -> Stop | None:
         traits = {**walker.person.traits, self.effect.trait: self.effect.value}
         walker.person = walker.person._replace(traits=traits)
+        if self.effect.trait == "timezone":
+            walker.person = walker.person._replace(timezone=zone_trait(traits))
+            walker.zone_memo = ""
         walker.trail.append(self.effect)
         return self.after
 

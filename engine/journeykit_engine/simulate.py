@@ -38,7 +38,7 @@ from journeykit_engine.trail import (
 )
 
 StepKind = Literal["visited", "branch", "effect", "wait", "end", "error"]
-MAY_STAND = frozenset({"UNREACHABLE", "CYCLE", "PATH_TOO_LONG", "DANGLING_EDGE"})
+MAY_STAND = frozenset({"UNREACHABLE", "CYCLE", "PATH_TOO_LONG", "DANGLING_EDGE", "BAD_VARIANT"})
 """Codes of problems with which a node can still be walked; at any other the walk stops and says so.
 """
 CAUSE = "simulation"  # the id of every event that a simulation makes up
@@ -241,6 +241,8 @@ class _Simulator:
         if answer != "timeout":
             event = Event(answer, step.at, f"{CAUSE} {self.waits}")
             step = step._replace(person=_having(step.person, event))
+            if walk.ends(program, step.person, instance, event):
+                return walk.leave(program, step.person, instance, step.at, "exit_criteria")
             return walk.answer(program, step.person, instance, event, answer)
         assert instance.wake_at is not None
         return walk.resume(program, step.person, instance, instance.wake_at)
@@ -278,9 +280,8 @@ class _Simulator:
                 self.take(entry.node_id, entry.port)
                 self.add(entry.node_id, "branch", self.told_port(entry))
             case Assigned():
-                self.take(entry.node_id, "on_holdout" if entry.holdout else entry.variant)
-                arm = "held out" if entry.holdout else f'arm "{entry.variant}"'
-                self.add(entry.node_id, "branch", arm)
+                self.take(entry.node_id, entry.variant or "on_holdout")
+                self.add(entry.node_id, "branch", _arm(entry))
             case Suppressed():
                 self.add(entry.node_id, "effect", f"{entry.kind} withheld: {entry.reason}")
             case Failed():
@@ -389,6 +390,13 @@ class _Simulator:
             self.person.user_id,
             tuple(self.taken),
         )
+
+
+def _arm(assigned: Assigned) -> str:
+    if not assigned.variant:
+        return "held out"
+    already = ", already held out" if assigned.holdout else ""
+    return f'arm "{assigned.variant}"{already}'
 
 
 def _having(person: Person, event: Event) -> Person:

@@ -140,7 +140,8 @@ class Branched(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """A split gave an arm; both arms are told. `variant` is "" for a held-out person."""
+    """A split gave an arm; both arms are told. `variant` is "" for a person whom this split holds
+    out; one whom an earlier split holds out has the arm of the hash, and `holdout` is true."""
 
     node_id: str
     variant: str

@@ -260,7 +260,7 @@ def replay(
         Path | None,
         _file(
             'Texts by template id, as JSON: {"3": "Hi {{name}}"}. A message whose text misses '
-            "a value is suppressed."
+            "a value, or cannot be made, is suppressed."
         ),
     ] = None,
     scan_every: Annotated[

@@ -308,8 +308,9 @@ class Journey(Chain):
         track. `people` are rows or a file of `userId`, `traits`, `timezone`. `since` is when the
         journey is published (the first row where absent), `until` the last moment lived through
         (the last row where absent). `templates` maps a template id to its text, or its texts by
-        name; a message whose text misses a value is suppressed. Raises `JourneyError` where the
-        journey has problems, `history.BadHistory` for a row that cannot be used.
+        name; a message whose text misses a value, or cannot be made, is suppressed. Raises
+        `JourneyError` where the journey has problems, `history.BadHistory` for a row that cannot be
+        used.
         """
         from journeykit import run
 

@@ -326,7 +326,7 @@ def test_a_trait_that_the_walk_writes_stays_written() -> None:
     found = replay.replay(program(*nodes), [track("cart")], until=UNTIL_LONG_AFTER)
     until = [r["until"] for r in found.journal if r["what"] == "waiting"]
     # The first was computed with the zone that was loaded before the walk.
-    assert until == ["2026-06-02T09:00:00Z", "2026-06-03T05:30:00Z"]
+    assert until == ["2026-06-02T05:30:00Z", "2026-06-03T05:30:00Z"]
 
 
 def branches_taken(*lines: Line) -> list[str]:
@@ -763,3 +763,60 @@ def test_what_the_walk_writes_can_end_the_pass_before_it_parks() -> None:
         ("exited", "w"),
     ]
     assert found.summary["exits"] == {"exit_criteria": 1}
+
+
+def test_the_arms_of_a_later_split_are_those_of_the_hash_whoever_is_held_out() -> None:
+    def split(own: str, percent: int, after: str) -> Json:
+        arms = [{"variant": "A", "next": after}, {"variant": "B", "next": after}]
+        config = {"branches": arms, "holdout_percent": percent}
+        return {"id": own, "kind": "split", "next": "", "split": config}
+
+    lines = [Line("track", f"u_{i}", START, "cart", {}, f"m{i}") for i in range(60)]
+    found = replay.replay(program(split("one", 100, "two"), split("two", 0, "s"), send()), lines)
+    later = [r for r in found.journal if r["what"] == "assigned" and r["node_id"] == "two"]
+
+    assert found.summary["arms"]["one"] == {"A": 0, "B": 0, "holdout": 60}
+    arms = found.summary["arms"]["two"]
+    assert (arms["holdout"], arms["A"] + arms["B"]) == (0, 60)
+    assert min(arms["A"], arms["B"]) > 15
+    assert all(record["holdout"] and record["variant"] in "AB" for record in later)
+    assert found.summary["messages"] == 0
+
+
+def test_a_phone_that_an_identify_changes_moves_the_text_messages() -> None:
+    config = {"kind": "send", "channel": "sms", "template_id": 1}
+    text: Json = {"id": "s", "kind": "action", "next": "", "action": config}
+    noon = Instant("2026-07-06T12:30:00Z")
+    lines = [
+        Line("identify", "u_1", noon - TimeDelta(hours=1), "", {"phone": "west"}),
+        Line("track", "u_1", noon, "cart"),
+    ]
+    found = replay.replay(
+        program(text),
+        lines,
+        until=UNTIL_LONG_AFTER,
+        phone_zone=lambda traits: {"west": "America/Los_Angeles"}.get(traits.get("phone", "")),
+    )
+
+    assert [r["at"] for r in found.journal if r["what"] == "effect"] == ["2026-07-06T15:00:00Z"]
+
+
+def test_a_zone_that_the_journey_writes_counts_from_there_on() -> None:
+    moved: Json = {
+        "id": "m",
+        "kind": "action",
+        "next": "u",
+        "action": {"kind": "update_trait", "trait": "timezone", "value": "America/Los_Angeles"},
+    }
+    nine: Json = {"id": "u", "kind": "wait", "next": "", "wait": {"kind": "until_time", "hour": 9}}
+    found = replay.replay(program(moved, nine), [track("cart", 0)])
+
+    assert [r["until"] for r in found.journal if r["what"] == "waiting"] == ["2026-06-01T16:00:00Z"]
+
+
+def test_events_without_ids_are_numbered_by_person_also_before_the_journey_is_published() -> None:
+    lines = [Line("track", user, START.add(hours=h), "cart") for h, user in enumerate("abab")]
+    found = replay.replay(program(send()), lines, since=START.add(hours=2))
+
+    entered = [(r["user_id"], r["caused_by"]) for r in found.journal if r["what"] == "entered"]
+    assert entered == [("a", "#2"), ("b", "#2")]

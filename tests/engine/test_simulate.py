@@ -516,3 +516,25 @@ def test_the_events_of_a_simulation_are_in_the_history_of_the_person() -> None:
 
     assert ("g", "branch", "on_reached") in told(found)
     assert found.sends == 0
+
+
+def test_an_answer_that_ends_the_pass_ends_it() -> None:
+    reply = wait(kind="for_event", event="reply", timeout="7d") | {"next": "a"}
+    found = simulated(journey(reply, send(), settings={"exit_on": ["reply"]}))
+
+    assert told(found)[-1] == ("w", "end", "exit_criteria")
+    assert found.sends == 0
+
+
+def test_who_is_held_out_already_walks_an_arm_and_is_told_so() -> None:
+    def split(own: str, percent: int, after: str) -> Json:
+        arms = [{"variant": "A", "next": after}, {"variant": "B", "next": after}]
+        config = {"branches": arms, "holdout_percent": percent}
+        return {"id": own, "kind": "split", "split": config}
+
+    found = simulated(journey(split("one", 100, "two"), split("two", 0, "a"), send()))
+
+    assert found.taken[0] == ("one", "on_holdout")
+    assert found.taken[1] in (("two", "A"), ("two", "B"))
+    assert ("two", "branch", f'arm "{found.taken[1][1]}", already held out') in told(found)
+    assert found.sends == 0
