@@ -325,7 +325,6 @@ def test_a_trait_that_the_walk_writes_stays_written() -> None:
     ]
     found = replay.replay(program(*nodes), [track("cart")], until=UNTIL_LONG_AFTER)
     until = [r["until"] for r in found.journal if r["what"] == "waiting"]
-    # The first was computed with the zone that was loaded before the walk.
     assert until == ["2026-06-02T05:30:00Z", "2026-06-03T05:30:00Z"]
 
 
