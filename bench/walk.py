@@ -18,7 +18,6 @@ import gc
 import sys
 import time
 from collections.abc import Callable
-from hashlib import md5
 from math import inf
 from operator import truediv
 from statistics import median
@@ -27,6 +26,7 @@ from typing import Any
 from whenever import Instant, TimeDelta
 
 from journeykit_engine import walk
+from journeykit_engine.allot import md5
 from journeykit_engine.graph import Graph
 from journeykit_engine.instance import NOTHING, Happened, Person
 from journeykit_engine.journal import TELLERS

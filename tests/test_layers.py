@@ -49,6 +49,7 @@ PURE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pydantic", "pydantic_core", "typing_extensions", "whenever"), ()),
     "importlib.resources": ("zone",),  # the zone data of the package tzdata, read once
     "tzdata": ("zone",),
+    "_md5": ("allot",),  # the hash of hashlib without the way through OpenSSL
     "liquid": ("template",),
 }
 # Slow to import and needed by few: such a module is imported inside the function that uses it.

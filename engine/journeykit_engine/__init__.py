@@ -12,10 +12,10 @@ one below it in this list:
 * the document: `graph` as nodes, `steps` as outreach steps, `document` in any form that is handed
   over, `paths` the ways through it, and `check` what is wrong with it (`check_nodes` node by node,
   `check_warnings` what may surprise);
-* the walk: `trail` what it tells, `nodes` what each kind of node does, `program` the graph ready to
-  run, `walk` one step of one person;
-* many steps: `simulate` one person, `replay` a whole history, with `profile` what is stored of
-  people's traits, `looks` the scanner, `journal` the records and their sums.
+* the walk: `profile` what is stored of people's traits, `trail` what a walk tells, `nodes` what
+  each kind of node does, `program` the graph ready to run, `walk` one step of one person;
+* many steps: `simulate` one person, `replay` a whole history, with `looks` the scanner and
+  `journal` the records and their sums.
 
 To read a journey start with `graph`, to see it run with `walk`. Modules are imported by name
 (`from journeykit_engine import walk`), so that a program loads only those it needs.
