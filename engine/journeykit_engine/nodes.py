@@ -487,11 +487,7 @@ class MessageOp(OutboundOp):
         if walker.is_holdout:
             walker.trail.append(new(Suppressed, (self.id, "holdout", "send", name, ())))
         else:
-            event = walker.event
-            values = NOTHING
-            if event is not None and event.properties:
-                values = event_values(event.properties)
-            fields = (name, values) + self.fields  # noqa: RUF005 - unpacking takes twice as long
+            fields = (name, walker.event_properties()) + self.fields  # noqa: RUF005 - unpacking takes twice as long
             walker.trail.append(new(Message, fields))
         return self.after
 

@@ -241,8 +241,6 @@ class _Simulator:
         if answer != "timeout":
             event = Event(answer, step.at, f"{CAUSE} {self.waits}")
             step = step._replace(person=_having(step.person, event))
-            if walk.ends(program, step.person, instance, event):
-                return walk.leave(program, step.person, instance, step.at, "exit_criteria")
             return walk.answer(program, step.person, instance, event, answer)
         assert instance.wake_at is not None
         return walk.resume(program, step.person, instance, instance.wake_at)

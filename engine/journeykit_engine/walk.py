@@ -106,21 +106,23 @@ def _react_inside(program: Program, person: Person, instance: Instance, event: E
         if steps[-1].failure or after is None or not after.is_live:
             return steps
         instance = after
-    if ends(program, person, instance, event):
+    names = signal.names(event, program.connected)
+    if _ends(program, person, instance, event, names):
         walker = _walker(program, person, instance, event.at, event)
         steps.append(_exit(walker, instance, "exit_criteria"))
     elif not instance.paused_at:
-        branch = _answered(program, instance, event)
+        branch = _answered(program, instance, event, names)
         if branch is not None:
             walker = _walker(program, person, instance, event.at, event)
             steps.append(_go_on(walker, instance, branch))
     return steps
 
 
-def ends(program: Program, person: Person, instance: Instance, event: Event) -> bool:
+def _ends(
+    program: Program, person: Person, instance: Instance, event: Event, names: tuple[str, ...]
+) -> bool:
     """Whether this event ends the pass: by `exit_on`, as an opt-out, or by exit criteria that
     mention it."""
-    names = signal.names(event, program.connected)
     if event.changed is None and (signal.OPT_OUT in names or not program.exit_on.isdisjoint(names)):
         return True
     if program.exit_rule is None:
@@ -133,7 +135,9 @@ def ends(program: Program, person: Person, instance: Instance, event: Event) -> 
     return mentioned and program.exit_rule(_walker(program, person, instance, event.at, event))
 
 
-def _answered(program: Program, instance: Instance, event: Event) -> str | None:
+def _answered(
+    program: Program, instance: Instance, event: Event, names: tuple[str, ...]
+) -> str | None:
     """The branch of the open wait that this event answers, None where it answers none."""
     wait = instance.wait
     if wait is None or wait.kind != "event" or event.changed is not None:
@@ -141,9 +145,7 @@ def _answered(program: Program, instance: Instance, event: Event) -> str | None:
     if event.id and event.id == instance.entered_by:
         return None  # a redelivery: what entered somebody is never the answer inside
     op = program.nodes[wait.node_id]
-    if not isinstance(op, EventWaitOp):
-        return None
-    return op.branch_for(event, signal.names(event, program.connected))
+    return op.branch_for(event, names) if isinstance(op, EventWaitOp) else None
 
 
 def triggers(program: Program, event: Event) -> bool:
@@ -194,8 +196,13 @@ def resume(program: Program, person: Person, instance: Instance, at: Instant) ->
 
 
 def answer(program: Program, person: Person, instance: Instance, event: Event, branch: str) -> Step:
-    """Wake a parked person on a branch that the caller chose (`react` finds it by itself)."""
-    return _go_on(_walker(program, person, instance, event.at, event), instance, branch)
+    """Wake a parked person on a branch that the caller chose (`react` finds it by itself); an event
+    that ends the pass ends it here too."""
+    walker = _walker(program, person, instance, event.at, event)
+    names = signal.names(event, program.connected)
+    if _ends(program, person, instance, event, names):
+        return _exit(walker, instance, "exit_criteria")
+    return _go_on(walker, instance, branch)
 
 
 def pause(person: Person, instance: Instance, at: Instant) -> Step:
