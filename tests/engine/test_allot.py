@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from journeykit_engine.allot import (
     share,
     split_key,
 )
-from tests import postgres
+from tests.postgres import rows
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data/allotment_golden.json").read_text("utf-8"))
 
@@ -308,15 +307,14 @@ def test_duckdb_agrees_with_python_person_by_person() -> None:
     assert told == by_python()
 
 
-def test_postgresql_agrees_with_python_person_by_person() -> None:
+def test_postgresql_agrees_with_python_person_by_person(postgres: Path) -> None:
     people = f"json_array_elements_text($ids${json.dumps(IDS)}$ids$) WITH ORDINALITY"
 
-    with postgres_or_skip() as folder:
-        told = postgres.rows(
-            folder,
-            f"SELECT user_id, {twin('postgresql')} FROM {people} AS people(user_id, place)"
-            " ORDER BY place",
-        )
+    told = rows(
+        postgres,
+        f"SELECT user_id, {twin('postgresql')} FROM {people} AS people(user_id, place)"
+        " ORDER BY place",
+    )
 
     assert [tuple(row) for row in told] == by_python()
 
@@ -428,14 +426,3 @@ def independence_p(counts: Counter[tuple[Any, Any]]) -> float:
             expected = of_row * of_column / total
             statistic += (counts[row, column] - expected) ** 2 / expected
     return math.erfc(math.sqrt(statistic / 2))
-
-
-def postgres_or_skip() -> AbstractContextManager[Path]:
-    """A real server. A build must have the binaries; a visitor's machine is told what it misses."""
-    try:
-        postgres.find_binaries()
-    except postgres.NoPostgres as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"NOT TESTED ON POSTGRESQL: {missing}")
-    return postgres.server()

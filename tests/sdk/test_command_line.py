@@ -180,6 +180,10 @@ Commands:
   simulate  Walk one person through a journey.
   replay    Walk a whole history through a journey.
   render    Draw a journey.
+  migrate   Bring a database to this version's schema.
+  worker    Move people and deliver what is due, until stopped.
+  doctor    Look for what keeps people from moving.
+  verify    Compare the counters with a recount of the journal.
 """
 
 

@@ -1,0 +1,225 @@
+"""Some people hear events, one after the other; their unit of work writes what came of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import orjson
+from whenever import Instant
+
+from journeykit_engine import walk
+from journeykit_engine.instance import Happened
+from journeykit_engine.signal import Event
+from journeykit_engine.walk import Step
+from journeykit_server import letters
+from journeykit_server.backoff import ATTEMPTS, TOO_NEW_PAUSE, backoff, code_of, words_of
+from journeykit_server.clock import Chance, instant, microseconds
+from journeykit_server.incoming import Incoming
+from journeykit_server.letters import Letter
+from journeykit_server.published import CannotWalk, Published, Unwalkable, Walkable, version_of
+from journeykit_server.work import Standing, Work
+
+log = logging.getLogger("journeykit")
+
+
+class Hearing:
+    """Who hears what in one unit of work.
+
+    `busy` has the passes (tenant, user, journey) that have still to hear an earlier event; what
+    comes later for one of them is put into `queued` (rows of the inbox) unheard.
+    """
+
+    def __init__(
+        self,
+        published: Published,
+        chance: Chance,
+        work: Work,
+        now: Instant,
+        busy: set[tuple[Any, ...]],
+    ) -> None:
+        self.published = published
+        self.chance = chance
+        self.work = work
+        self.now = now
+        self.busy = busy
+        self.queued: list[tuple[Any, ...]] = []
+        self.requeued: list[tuple[Any, ...]] = []
+
+    def receive(self, standing: Standing, incoming: Incoming, number: int) -> None:
+        """An event that has just arrived: into the profile or the history, then to the journeys."""
+        event = Event(incoming.name, self.now, incoming.id, incoming.properties, None)
+        if incoming.kind == "identify":
+            event = self._written(standing, incoming)
+            if not event.changed:
+                return
+        elif incoming.kind == "track":
+            self._remembered(standing, event)
+        tenant_id = standing.key[0]
+        for journey_id in self._concerned(standing, tenant_id, event):
+            self._hear_or_queue(standing, journey_id, event, number)
+
+    def _written(self, standing: Standing, incoming: Incoming) -> Event:
+        occurred_at = min(incoming.occurred_at or self.now, self.now)
+        made, changed = standing.identify(incoming.properties, occurred_at)
+        standing.write(made, changed)
+        return Event("", self.now, incoming.id, incoming.properties, changed)
+
+    def _remembered(self, standing: Standing, event: Event) -> None:
+        history = standing.person.events
+        happened = Happened(event.at, event.properties, event.id)
+        told = {**history, event.name: [*history.get(event.name, ()), happened]}
+        standing.person = standing.person._replace(events=told)
+
+    def _concerned(self, standing: Standing, tenant_id: int, event: Event) -> list[int]:
+        """The journeys that may do something: first those that the person is inside of, so that
+        every wait is over before anybody is asked in anew."""
+        inside = [
+            journey_id
+            for journey_id, instance in sorted(standing.instances.items())
+            if instance.is_live and self._may_hear(version_of(instance), event)
+        ]
+        hearing = [w.program.journey_id for w in self.published.hearing(tenant_id, event)]
+        return list(dict.fromkeys(inside + hearing))
+
+    def _may_hear(self, key: tuple[int, int, int], event: Event) -> bool:
+        found = self.published.known[key]
+        return isinstance(found, Unwalkable) or found.program.hears(event)
+
+    def _hear_or_queue(
+        self, standing: Standing, journey_id: int, event: Event, number: int
+    ) -> None:
+        key = (*standing.key, journey_id)
+        attempts, error, try_at = 0, "waits for an earlier event", self.now
+        if key not in self.busy:
+            try:
+                self._hear(standing, journey_id, event, number)
+                return
+            except Exception as fault:
+                attempts, error = 1, words_of(fault)
+                try_at = self.now + backoff(1, self.chance)
+                log.warning("journey %d could not hear event %s: %s", journey_id, event.id, error)
+            self.busy.add(key)
+        at = microseconds(self.now)
+        row = (event.name, _written_down(event), microseconds(try_at), attempts, error, at)
+        self.queued.append((*key, number, *row))
+
+    def _hear(self, standing: Standing, journey_id: int, event: Event, number: int) -> None:
+        """One journey hears one event: what it does inside, then whether it takes the person in."""
+        tenant_id = standing.key[0]
+        instance = standing.instances.get(journey_id)
+        heard: list[tuple[Walkable, Step]] = []
+        person = standing.person
+        if instance is not None:
+            event = event._replace(at=max(event.at, instance.updated_at))
+        if instance is not None and instance.is_live:
+            inside = self._walkable(version_of(instance))
+            for step in walk.hear(inside.program, person, instance, event):
+                heard.append((inside, step))
+                instance, person = step.instance, step.person
+        failed = bool(heard) and heard[-1][1].failure is not None
+        current = self.published.current.get((tenant_id, journey_id))
+        if current is not None and not failed and walk.triggers(current.program, event):
+            heard.append((current, walk.enter(current.program, person, instance, event)))
+        for walkable, step in heard:
+            self.work.take(standing, walkable, step, event.id, number)
+            if step.failure is not None:
+                self._bury(standing, walkable, step, event, number)
+
+    def _walkable(self, key: tuple[int, int, int]) -> Walkable:
+        found = self.published.known[key]
+        if isinstance(found, Unwalkable):
+            raise CannotWalk(found)
+        return found
+
+    def _bury(
+        self, standing: Standing, walkable: Walkable, step: Step, event: Event, number: int
+    ) -> None:
+        """A step that can never be taken: the event is kept for whoever repairs the journey."""
+        assert step.failure is not None
+        node_id, code, message = step.failure
+        version = walkable.program.version
+        letter = self._letter(standing, walkable.program.journey_id, event, number)
+        self.work.bury(
+            letter._replace(version=version, node_id=node_id, code=code, message=message)
+        )
+
+    def _letter(self, standing: Standing, journey_id: int, event: Event, number: int) -> Letter:
+        tenant_id, user_id = standing.key
+        instance = standing.instances.get(journey_id)
+        return Letter(
+            tenant_id,
+            letters.event_letter_id(journey_id, user_id, number),
+            "event",
+            user_id,
+            journey_id,
+            instance.version if instance else 0,
+            instance.current_node if instance else "",
+            code="",
+            message="",
+            attempts=1,
+            first_at=self.now,
+            last_at=self.now,
+            payload={"name": event.name, "number": number, "changed": _written_down(event)},
+        )
+
+    # --- again
+
+    def catch_up(self, rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+        """Queued events, in order; the keys of those that are done with."""
+        done = []
+        for row in rows:
+            *key, number, name, changed, try_at, attempts, failed_at, at, event_id, properties = row
+            if tuple(key) in self.busy:
+                continue
+            if try_at > microseconds(self.now):
+                self.busy.add(tuple(key))
+                continue
+            written = None if changed is None else orjson.loads(changed)
+            event = Event(name, instant(at), event_id, orjson.loads(properties), written)
+            queued = _Queued(event, number, attempts, instant(failed_at))
+            if self._heard_now(self.work.people[key[0], key[1]], key[2], queued):
+                done.append((*key, number))
+        return done
+
+    def _heard_now(self, standing: Standing, journey_id: int, queued: _Queued) -> bool:
+        try:
+            self._hear(standing, journey_id, queued.event, queued.number)
+            return True
+        except Exception as fault:
+            return self._failed_again(standing, journey_id, queued, fault)
+
+    def _failed_again(
+        self, standing: Standing, journey_id: int, queued: _Queued, fault: Exception
+    ) -> bool:
+        """Whether it is given up now."""
+        event, number, attempts, failed_at = queued
+        code, for_ever = code_of(fault)
+        if for_ever or attempts + 1 >= ATTEMPTS:
+            letter = self._letter(standing, journey_id, event, number)
+            told = letter._replace(code=code, message=words_of(fault), first_at=failed_at)
+            self.work.bury(told._replace(attempts=attempts + 1))
+            return True
+        waits_for_upgrade = isinstance(fault, CannotWalk)
+        pause = TOO_NEW_PAUSE if waits_for_upgrade else backoff(attempts + 1, self.chance)
+        counted = attempts + (not waits_for_upgrade)
+        key = (*standing.key, journey_id)
+        at = microseconds(self.now + pause)
+        self.requeued.append((at, counted, words_of(fault), *key, number))
+        self.busy.add(key)
+        return False
+
+
+class _Queued(NamedTuple):
+    """An event of the inbox and how often it was tried."""
+
+    event: Event
+    number: int
+    attempts: int
+    failed_at: Instant
+
+
+def _written_down(event: Event) -> str | None:
+    """The traits that an identify wrote, as JSON."""
+    return None if event.changed is None else orjson.dumps(dict(event.changed)).decode()

@@ -1,0 +1,107 @@
+"""What comes in: one event as it is handed over, what is wrong with it, and its row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import orjson
+from whenever import Instant
+
+from journeykit_engine import graph, rule
+from journeykit_engine.instance import NOTHING
+from journeykit_engine.signal import Event
+from journeykit_engine.strict_json import json_faults
+from journeykit_server.clock import microseconds
+
+MOST_ID_CHARACTERS = 200  # two of them fit into a key of PostgreSQL, 2,700 bytes at most
+
+
+class Incoming(NamedTuple):
+    """One thing that happened, as it comes in.
+
+    A track has a `name` and `properties`; of an identify these are the traits. `id` is the message
+    id: a second one of the same tenant, `source` and id is dropped; without one the event can
+    never be taken for a repetition. `occurred_at` is the sender's own time: it decides only which
+    of two values of a trait is the younger one.
+    """
+
+    kind: Literal["track", "identify", "enter"]
+    user_id: str
+    name: str = ""
+    properties: Mapping[str, Any] = NOTHING
+    id: str = ""
+    source: str = "api"
+    occurred_at: Instant | None = None
+
+
+class Receipt(NamedTuple):
+    """What became of a batch: stored and handled, seen before, or (by id) refused because another
+    event has the same id."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    conflicts: tuple[str, ...] = ()
+
+    def and_also(self, more: Receipt) -> Receipt:
+        """Of both batches."""
+        accepted, duplicates = self.accepted + more.accepted, self.duplicates + more.duplicates
+        return Receipt(accepted, duplicates, self.conflicts + more.conflicts)
+
+
+class BadEvent(ValueError):
+    """An event that cannot be stored; nothing of its batch was."""
+
+
+def event_fault(event: Incoming) -> str:
+    """What makes an event impossible to store; "" where nothing does."""
+    if not event.user_id.strip():
+        return 'it has no user id. Give "user_id" a text that is not blank.'
+    for what, text in _named(event):
+        if len(text) > MOST_ID_CHARACTERS:
+            return f"its {what} has {len(text)} characters, more than {MOST_ID_CHARACTERS}."
+    if event.kind == "track" and not event.name:
+        return "it has no name. Say what happened."
+    if event.kind == "track" and event.name == graph.RESERVED_EVENT:
+        return f'"{graph.RESERVED_EVENT}" is reserved. Use the enter call to take people in.'
+    if faults := json_faults({**dict(_named(event)), "properties": dict(event.properties)}):
+        return str(faults[0])
+    return ""
+
+
+def _named(event: Incoming) -> list[tuple[str, str]]:
+    """Its texts that stand in keys; the id of an entry is made here, of parts that are short."""
+    own = [] if event.kind == "enter" else [("id", event.id)]
+    return [("user id", event.user_id), ("name", event.name), *own, ("source", event.source)]
+
+
+def asked(incoming: Incoming) -> Event:
+    """The event as far as it is known before the profile is read."""
+    changed = incoming.properties if incoming.kind == "identify" else None
+    name = "" if incoming.kind == "identify" else incoming.name
+    return Event(name, Instant.MIN, incoming.id, incoming.properties, changed)
+
+
+def entering(journey_id: int, user_id: str, event_id: str, source: str) -> Incoming:
+    properties = {"journey_id": journey_id}
+    return Incoming("enter", user_id, graph.RESERVED_EVENT, properties, event_id, source)
+
+
+def event_row(tenant_id: int, number: int, event: Incoming, now: Instant) -> tuple[Any, ...]:
+    name = "" if event.kind == "identify" else event.name
+    at = microseconds(now)
+    occurred_at = at if event.occurred_at is None else microseconds(event.occurred_at)
+    properties = orjson.dumps(dict(event.properties)).decode()
+    head = (tenant_id, event.user_id, name, number, event.source, event.id)
+    return (*head, event.kind, at, occurred_at, properties)
+
+
+def is_same(event: Incoming, stored: Sequence[Any]) -> bool:
+    """Whether what comes again is what was stored under its id."""
+    _, user_id, name, kind, properties = stored
+    same_name = event.kind == "identify" or event.name == name
+    return (
+        (user_id, kind) == (event.user_id, event.kind)
+        and same_name
+        and rule.equal(orjson.loads(properties), event.properties)
+    )

@@ -1,0 +1,433 @@
+"""Where the engine meets the store: what an event does, what the passing of time does.
+
+Each of `ingest`, `wake`, `catch_up` and `eject` takes a batch of people through one transaction:
+lock them, read all that their walks may ask, walk (pure, in memory), write all that came of it.
+`deliver` then does outside what was written to be done. A unit that fails has done nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+from whenever import Instant, TimeDelta
+
+from journeykit_engine import graph, program, walk
+from journeykit_engine.program import Evaluator
+from journeykit_server import outbox, publishing, store
+from journeykit_server.clock import instant, microseconds
+from journeykit_server.database import Database
+from journeykit_server.delivery import Item, LogProvider, Provider
+from journeykit_server.hearing import Hearing
+from journeykit_server.incoming import (
+    BadEvent,
+    Incoming,
+    Receipt,
+    asked,
+    entering,
+    event_fault,
+    event_row,
+    is_same,
+)
+from journeykit_server.outbox import Outbox, Settled
+from journeykit_server.published import Published, Walkable, stand_in, version_of
+from journeykit_server.publishing import Published as Publication
+from journeykit_server.rows import INSTANCE_COLUMNS
+from journeykit_server.store import PersonKey
+from journeykit_server.tables import NEVER_BUCKET, NUMBERS_A_BLOCK
+from journeykit_server.waking import Waking, Woken
+from journeykit_server.work import Fenced, Work
+
+log = logging.getLogger("journeykit")
+
+WAKE_BATCH = 1_000  # timers; more gains nothing and holds locks for longer
+INGEST_BATCH = 500  # events; below `NUMBERS_A_BLOCK`
+CATCH_UP_BATCH = 200  # people
+LEASE = TimeDelta(seconds=30)  # after it a claim is anybody's again: its worker is taken for dead
+SWEEP_SECONDS = 5.0  # between two looks at all minutes: lease and sweep make 35 s at most
+MOST_RACES = 5  # times that a unit is begun again because somebody else was there first
+MOST_PEOPLE = 500  # of one enter call
+MINUTE = 60_000_000
+
+T = TypeVar("T")
+Part = tuple[int, list[tuple[int, Incoming]], Receipt]
+"""The first number of a batch of events, those that are new, and the receipt of all."""
+
+
+class NotEnterable(ValueError):
+    """The journey takes nobody in by a call: not published, or it has another trigger."""
+
+
+class Runtime:
+    """The engine on a database. `shard` (0-15) keeps the counters of workers apart.
+
+    `evaluator` makes a predicate of a definition; the provider is what does things outside.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        provider: Provider | None = None,
+        shard: int = 0,
+        evaluator: Evaluator | None = program.evaluate,
+    ) -> None:
+        self.database = database
+        self.clock, self.chance = database.clock, database.chance
+        self.shard = shard
+        self.published = Published(evaluator)
+        self.outbox = Outbox(database, provider or LogProvider(database), self._start)
+        self.leases: dict[str, None] = {}
+        self.low = 0
+        self.swept_at: float | None = None
+
+    async def reload(self) -> None:
+        """Read which journeys are published now."""
+
+        async def read(connection: AsyncConnection) -> None:
+            await self.published.reload(connection, self.clock.monotonic())
+
+        await self.database.read(read)
+
+    async def publish(
+        self,
+        tenant_id: int,
+        journey_id: int,
+        *,
+        expected_revision: int | None = None,
+        account_timezone: str = "UTC",
+    ) -> Publication:
+        """`publishing.publish`; this process walks the new version at once."""
+        published = await publishing.publish(
+            self.database,
+            tenant_id,
+            journey_id,
+            expected_revision=expected_revision,
+            account_timezone=account_timezone,
+        )
+        await self.reload()
+        return published
+
+    async def _reload_if_stale(self) -> None:
+        if self.published.is_stale(self.clock.monotonic()):
+            await self.reload()
+
+    async def _unit(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """One transaction, begun again where somebody else was there first."""
+        for _ in range(MOST_RACES):
+            try:
+                return await self.database.run(work)
+            except Fenced:
+                log.warning("fenced: somebody else moved one of these people, beginning again")
+        return await self.database.run(work)
+
+    # --- an event comes in
+
+    async def ingest(self, tenant_id: int, incoming: Sequence[Incoming]) -> Receipt:
+        """Store these events and do all that they do: profiles, waits, exits, entries.
+
+        When this returns, everything is durable. Raises `BadEvent` before anything is stored.
+        """
+        for position, event in enumerate(incoming):
+            if fault := event_fault(event):
+                raise BadEvent(f"Event {position + 1}: {fault}")
+        await self._reload_if_stale()
+        # Named before the transaction: one that is repeated must not store an event twice.
+        named = [each if each.id else each._replace(id=self.chance.token()) for each in incoming]
+        told = Receipt()
+        for start in range(0, len(named), INGEST_BATCH):
+            part = named[start : start + INGEST_BATCH]
+
+            async def work(connection: AsyncConnection, part: list[Incoming] = part) -> Receipt:
+                return await self._ingest(connection, tenant_id, part)
+
+            told = told.and_also(await self._unit(work))
+        return told
+
+    async def _ingest(
+        self, connection: AsyncConnection, tenant_id: int, incoming: Sequence[Incoming]
+    ) -> Receipt:
+        people = sorted({(tenant_id, event.user_id) for event in incoming})
+        found = await store.lock(connection, people)
+        now = await self.database.now(connection)  # once they are locked, so that time only grows
+        if missing := [key for key in people if key not in found]:
+            found |= await store.add(connection, missing, microseconds(now))
+        first, fresh, receipt = await self._record(connection, tenant_id, incoming, now)
+        if fresh:
+            work = Work(now, self.shard)
+            work.stand(found)
+            await self._load(connection, work, people, fresh, first)
+            busy = {tuple(row) for row in await store.QUEUED.run(connection, people)}
+            hearing = Hearing(self.published, self.chance, work, now, busy)
+            for number, event in fresh:
+                hearing.receive(work.people[tenant_id, event.user_id], event, number)
+            await work.save(connection)
+            await store.QUEUE.run(connection, hearing.queued)
+        return receipt
+
+    async def _record(
+        self,
+        connection: AsyncConnection,
+        tenant_id: int,
+        incoming: Sequence[Incoming],
+        now: Instant,
+    ) -> Part:
+        """Store what is new, with numbers in the order of arrival."""
+        first = await store.numbers(connection)
+        given: dict[tuple[str, str], tuple[int, Incoming]] = {}
+        repeated: list[Incoming] = []
+        for number, event in enumerate(incoming, first):
+            if (event.source, event.id) in given:
+                repeated.append(event)
+            else:
+                given[event.source, event.id] = (number, event)
+        rows = [event_row(tenant_id, number, event, now) for number, event in given.values()]
+        if await store.RECORD.run(connection, rows) == len(rows) and not repeated:
+            return first, list(given.values()), Receipt(len(rows))
+        found = await store.RECORDED.run(connection, [(tenant_id, *key) for key in given])
+        stored = {tuple(row[1:3]): row[3:] for row in found}
+        fresh = [item for key, item in given.items() if stored[key][0] == item[0]]
+        again = [item[1] for key, item in given.items() if stored[key][0] != item[0]] + repeated
+        other = [event.id for event in again if not is_same(event, stored[event.source, event.id])]
+        return first, fresh, Receipt(len(fresh), len(again) - len(other), tuple(other))
+
+    async def _load(
+        self,
+        connection: AsyncConnection,
+        work: Work,
+        people: Sequence[PersonKey],
+        fresh: Sequence[tuple[int, Incoming]],
+        first: int,
+    ) -> None:
+        """Read where these people are and all that the journeys concerned may ask about them."""
+        await self._stand(connection, work, people)
+        tenant_id = people[0][0]
+        concerned: dict[int, Walkable] = {}
+        for _, event in fresh:
+            expected = asked(event)
+            for walkable in self.published.hearing(tenant_id, expected):
+                concerned[id(walkable)] = walkable
+            for instance in work.people[tenant_id, event.user_id].instances.values():
+                inside = self.published.known.get(version_of(instance))
+                if isinstance(inside, Walkable) and inside.program.hears(expected):
+                    concerned[id(inside)] = inside
+        await work.load_needs(connection, concerned.values(), people, first)
+
+    async def _stand(
+        self, connection: AsyncConnection, work: Work, people: Sequence[PersonKey]
+    ) -> None:
+        """Read every pass of these people, and the versions in which they are inside."""
+        inside = []
+        for row in await store.INSTANCES_OF_PEOPLE.run(connection, people):
+            standing = work.people[row[0], row[1]]
+            instance = standing.stand(row[:-1])
+            if row[-1] is not None:
+                standing.failed_timers.append(instance.journey_id)
+            if instance.is_live:
+                inside.append(version_of(instance))
+        await self.published.load(connection, inside)
+
+    # --- time passes
+
+    async def wake(self, limit: int = WAKE_BATCH) -> Woken:
+        """Take up to `limit` due timers: claim them, then walk their people in one transaction."""
+        await self._reload_if_stale()
+        token, began = self.chance.token(), self.clock.monotonic()
+        self.leases[token] = None
+        try:
+            woken = await self._claim_and_wake(limit, token, began)
+        except Exception:  # the claim ends by itself; one that is cut off is given back
+            del self.leases[token]
+            raise
+        del self.leases[token]
+        if woken.claimed:
+            log.info("woke", extra={"figures": woken._asdict()})
+        return woken
+
+    async def _claim_and_wake(self, limit: int, token: str, began: float) -> Woken:
+        sweeps = self.swept_at is None or not 0 <= began - self.swept_at < SWEEP_SECONDS
+        low = 0 if sweeps else self.low
+        minute, rows = await self.database.run(lambda c: self._claim(c, low, limit, token))
+        if sweeps:
+            self.swept_at = began
+        # Full: the next pass goes on from here. Else all is done up to now, and what commits late
+        # lies in a minute just passed, or is found by the next sweep.
+        self.low = max(row.bucket for row in rows) if len(rows) == limit else minute - 1
+        if not rows:
+            return Woken()
+        keys = sorted((row.tenant_id, row.user_id, row.journey_id) for row in rows)
+        return await self._unit(lambda c: self._wake(c, keys, token, began))
+
+    async def _claim(
+        self, connection: AsyncConnection, low: int, limit: int, token: str
+    ) -> tuple[int, Sequence[Any]]:
+        """The minute it is, and what is ours now."""
+        now = await self.database.now(connection)
+        at, until = microseconds(now), microseconds(now + LEASE)
+        rows = await store.claim(
+            connection, low=low, now=at, lease_until=until, many=limit, token=token
+        )
+        return at // MINUTE, rows
+
+    async def _wake(
+        self,
+        connection: AsyncConnection,
+        keys: Sequence[tuple[int, str, int]],
+        token: str,
+        began: float,
+    ) -> Woken:
+        people = store.distinct_people(keys)
+        work_people = await store.lock(connection, people)
+        now = await self.database.now(connection)
+        rows = await store.CLAIMED.run(connection, [(*key, token) for key in keys])
+        work = Work(now, self.shard)
+        work.stand(work_people)
+        waking = Waking(self.published, self.clock, self.chance, work, now, token, began)
+        waking.find(rows)
+        await self.published.load(connection, waking.versions())
+        await work.load_needs(connection, waking.walkables(), people)
+        if any(queued := await store.QUEUED.run(connection, people)):
+            waking.busy = {tuple(row) for row in queued}
+        waking.walk()
+        await work.save(connection)
+        await store.UNSCHEDULE.run(connection, waking.superseded)
+        await store.POSTPONE.run(connection, waking.postponed)
+        return waking.told(len(keys))
+
+    async def next_due(self) -> Instant | None:
+        """When something is to be done next, as far as is known now; None where nothing waits."""
+
+        async def read(connection: AsyncConnection) -> list[int | None]:
+            timer = await connection.execute(store.NEXT_TIMER, {"never": NEVER_BUCKET})
+            event = await connection.execute(store.NEXT_IN_INBOX)
+            effect = await self.outbox.next_try(connection)
+            at = None if effect is None else microseconds(effect)
+            return [timer.scalar_one(), event.scalar_one(), at]
+
+        times = [at for at in await self.database.read(read) if at is not None]
+        return instant(min(times)) if times else None
+
+    async def release(self) -> None:
+        """Give back what is claimed and not taken: for a worker that stops."""
+        for token in list(self.leases):
+
+            async def give_back(connection: AsyncConnection, token: str = token) -> None:
+                await connection.execute(store.RELEASE, {"token": token})
+
+            await self.database.run(give_back)
+            self.leases.pop(token, None)
+
+    # --- what failed is tried again
+
+    async def catch_up(self, limit: int = CATCH_UP_BATCH) -> int:
+        """Let journeys hear the events that they could not hear when these arrived; how many they
+        heard (or were given up)."""
+        await self._reload_if_stale()
+        return await self._unit(lambda c: self._catch_up(c, limit))
+
+    async def _catch_up(self, connection: AsyncConnection, limit: int) -> int:
+        due = {"now": microseconds(await self.database.now(connection)), "many": limit}
+        people = [(row[0], row[1]) for row in await connection.execute(store.DUE_IN_INBOX, due)]
+        if not people:
+            return 0
+        work_people = await store.lock(connection, people)
+        now = await self.database.now(connection)
+        work = Work(now, self.shard)
+        work.stand(work_people)
+        await self._stand(connection, work, people)
+        known = [w for w in self.published.known.values() if isinstance(w, Walkable)]
+        await work.load_needs(connection, known, people)
+        hearing = Hearing(self.published, self.chance, work, now, set())
+        rows = await store.QUEUED_EVENTS.run(connection, people)
+        heard = hearing.catch_up(rows)
+        await work.save(connection)
+        await store.UNQUEUE.run(connection, heard)
+        await store.REQUEUE.run(connection, hearing.requeued)
+        return len(heard)
+
+    # --- what somebody asks for
+
+    async def enter(self, tenant_id: int, journey_id: int, user_ids: Iterable[str]) -> int:
+        """Ask a journey with an api trigger to take these people in; how many were asked for.
+
+        Blanks and repeats are dropped. The journey's own rules still apply to each. Asking twice
+        within one second is asking once. Raises `NotEnterable`, and `BadEvent` for too many.
+        """
+        people = list(dict.fromkeys(user_id for user_id in user_ids if user_id.strip()))
+        if not people:
+            raise BadEvent(NO_PEOPLE)
+        if len(people) > MOST_PEOPLE:
+            raise BadEvent(TOO_MANY_PEOPLE)
+        await self._reload_if_stale()
+        walkable = self.published.current.get((tenant_id, journey_id))
+        if walkable is None:
+            raise NotEnterable(NOT_PUBLISHED.format(journey_id))
+        if not isinstance(walkable.program.trigger, graph.ApiTrigger):
+            raise NotEnterable(NOT_BY_API.format(journey_id))
+        second = int(self.clock.now().timestamp())
+        events = [
+            entering(journey_id, user_id, f"jenter-{journey_id}-{user_id}-{second}", "enter")
+            for user_id in people
+        ]
+        await self.ingest(tenant_id, events)
+        return len(people)
+
+    async def _start(self, tenant_id: int, items: Sequence[Item]) -> None:
+        """Take people into the journeys that other journeys send them to; the id of the effect is
+        the id of the event, so that once is once."""
+        events = [
+            entering(item.payload["journey_id"], item.user_id, item.message_id, "journey")
+            for item in items
+        ]
+        await self.ingest(tenant_id, events)
+
+    async def eject(self, tenant_id: int, journey_id: int, user_id: str) -> bool:
+        """Take a person out of a journey; False where they are not inside."""
+        return await self._unit(lambda c: self._eject(c, tenant_id, journey_id, user_id))
+
+    async def _eject(
+        self, connection: AsyncConnection, tenant_id: int, journey_id: int, user_id: str
+    ) -> bool:
+        people = [(tenant_id, user_id)]
+        found = await store.lock(connection, people)
+        if not found:
+            return False
+        now = await self.database.now(connection)
+        work = Work(now, self.shard)
+        work.stand(found)
+        await self._stand(connection, work, people)
+        standing = work.people[tenant_id, user_id]
+        instance = standing.instances.get(journey_id)
+        if instance is None or not instance.is_live:
+            return False
+        key = version_of(instance)
+        found_program = self.published.known[key]
+        walkable = found_program if isinstance(found_program, Walkable) else stand_in(*key)
+        at = max(now, instance.updated_at)
+        step = walk.leave(walkable.program, standing.person, instance, at)
+        work.take(standing, walkable, step, "", 0)
+        await work.save(connection)
+        return True
+
+    # --- what is done outside
+
+    async def deliver(self, limit: int = outbox.BATCH) -> Settled:
+        """Offer up to `limit` effects to the provider and keep what became of each."""
+        return await self.outbox.deliver_once(limit)
+
+
+NO_PEOPLE = "user_id or user_ids is required"
+TOO_MANY_PEOPLE = f"at most {MOST_PEOPLE} people per call"
+NOT_PUBLISHED = (
+    "The journey {0} has no published version, so nobody can enter it. Publish it first."
+)
+NOT_BY_API = (
+    "The journey {0} does not begin with an api trigger, so nobody can be entered by a call. "
+    "Send the event that it listens for, or give it an api trigger."
+)
+
+
+assert INGEST_BATCH <= NUMBERS_A_BLOCK
+assert INSTANCE_COLUMNS[5] == "rev"
