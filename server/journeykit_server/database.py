@@ -95,7 +95,7 @@ class Database:
 
     async def read(self, work: Work[T]) -> T:
         """Do `work`, which only reads, on one snapshot."""
-        return await self._repeat(lambda: self._read_once(work))
+        return await self._repeat(lambda: self._read_once(work), self.clock.monotonic())
 
     async def now(self, connection: AsyncConnection) -> Instant:
         """The time by the clock that counts."""
@@ -111,10 +111,11 @@ class Database:
         await self.engine.dispose()
 
     async def _patiently(self, work: Work[T]) -> T:
+        began = self.clock.monotonic()  # who queues up here is waiting already
         if self.writer is None:
-            return await self._repeat(lambda: self._write_once(work))
+            return await self._repeat(lambda: self._write_once(work), began)
         async with self.writer:
-            return await self._repeat(lambda: self._write_once(work))
+            return await self._repeat(lambda: self._write_once(work), began)
 
     async def _write_once(self, work: Work[T]) -> T:
         options = {"sqlite_begin": "BEGIN IMMEDIATE"}
@@ -129,9 +130,9 @@ class Database:
             async with connection.begin():
                 return await work(connection)
 
-    async def _repeat(self, once: Callable[[], Awaitable[T]]) -> T:
-        """Until it works, for as long as waiting can help."""
-        began, conflicts, pause = self.clock.monotonic(), 0, FIRST_PAUSE_SECONDS
+    async def _repeat(self, once: Callable[[], Awaitable[T]], began: float) -> T:
+        """Until it works, for as long as waiting can help; `began` is monotonic, seconds."""
+        conflicts, pause = 0, FIRST_PAUSE_SECONDS
         while True:
             try:
                 return await once()

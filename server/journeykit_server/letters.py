@@ -27,6 +27,7 @@ from journeykit_server.tables import (
     timers,
 )
 
+MOST_ERROR_CHARACTERS = 500  # of what a fault or a provider says
 MOST_LETTERS = 1_000  # of one page; a payload may have 100 kB
 
 Place = tuple[Instant, str]
@@ -296,3 +297,13 @@ def _letter(row: Row[Any]) -> Letter:
         last_at=instant(row.last_at),
         payload=orjson.loads(row.payload),
     )
+
+
+def fit_to_keep(text: str) -> str:
+    """What a fault says, short, and without what PostgreSQL does not keep in a text.
+
+    >>> fit_to_keep("no\\0 zero")
+    'no zero'
+    """
+    kept = text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+    return kept[:MOST_ERROR_CHARACTERS]

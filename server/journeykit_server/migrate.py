@@ -6,6 +6,7 @@ read and mended by hand: it sees no checks, no sequences and no collations.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from alembic import command
@@ -31,9 +32,12 @@ class WrongRevision(Exception):
 async def migrate(database: Database) -> list[str]:
     """Bring the database here in one transaction; the revisions applied, oldest first.
 
-    Several processes may do this at once: the first does it, the others find nothing to do. Raises
-    `WrongRevision` where the database is newer than this journeykit.
+    Several processes may do this at once: the first does it, the others find nothing to do. A new
+    SQLite file is for its owner alone: it will hold people. Raises `WrongRevision` where the
+    database is newer than this journeykit.
     """
+    if database.is_sqlite:
+        _touch(database)
 
     async def work(connection: AsyncConnection) -> list[str]:
         if not database.is_sqlite:
@@ -41,6 +45,12 @@ async def migrate(database: Database) -> list[str]:
         return await connection.run_sync(_apply, shown(database))
 
     return await database.run(work)
+
+
+def _touch(database: Database) -> None:
+    """Make the file, unless it is there or its folder is not (which the first statement tells)."""
+    with contextlib.suppress(OSError):
+        Path(database.url.database or "").touch(mode=0o600)
 
 
 async def pending(database: Database) -> list[str]:

@@ -32,7 +32,12 @@ from journeykit_server.delivery import (
     Refused,
     Suppressed,
 )
-from journeykit_server.letters import INSERT_LETTERS, LetterRow, effect_letter_id
+from journeykit_server.letters import (
+    INSERT_LETTERS,
+    LetterRow,
+    effect_letter_id,
+    fit_to_keep,
+)
 from journeykit_server.tables import messages, outbox
 
 log = logging.getLogger("journeykit")
@@ -45,7 +50,6 @@ OFFER_SECONDS = 30  # how long a provider may take
 LEASE_SECONDS = 60  # offering, twice over, and settling
 SWEEP_SECONDS = 60  # how often a poll looks behind its watermark
 SLACK_SECONDS = 5  # how late an ordinary transaction commits
-MOST_ERROR_CHARACTERS = 500
 SECOND = 1_000_000  # microseconds
 
 Enter = Callable[[int, Sequence[Item]], Awaitable[object]]
@@ -468,9 +472,9 @@ class _Sorting:
         self.messages.append(
             MessageRow(
                 *item[:8],  # the names of the columns, up to the kind
-                channel=_clean(channel),
+                channel=fit_to_keep(channel),
                 state=state,
-                reason=_clean(reason),
+                reason=fit_to_keep(reason),
                 is_holdout=item.is_holdout,
                 attempts=item.attempts,
                 created_at=microseconds(item.created_at),
@@ -489,8 +493,8 @@ class _Sorting:
                 item.journey_id,
                 item.version,
                 item.node_id,
-                _clean(code),
-                _clean(message),
+                fit_to_keep(code),
+                fit_to_keep(message),
                 item.attempts,
                 self._first_failure(item),
                 self.now,
@@ -501,7 +505,9 @@ class _Sorting:
     def _come_again(self, item: Item, message: str) -> None:
         pause = LADDER_SECONDS[item.attempts] * (1 + JITTER * self.fraction())
         try_at = self.now + round(pause * SECOND)
-        self.failed.append((try_at, _clean(message), self._first_failure(item), None, *_key(item)))
+        self.failed.append(
+            (try_at, fit_to_keep(message), self._first_failure(item), None, *_key(item))
+        )
 
     def _first_failure(self, item: Item) -> int:
         return self.now if item.failed_at is None else microseconds(item.failed_at)
@@ -525,9 +531,3 @@ def _row_of(item: Item, now: int) -> OutboxRow:
 
 def _pass_of(item: Item) -> tuple[int, str, int]:
     return item.tenant_id, item.user_id, item.journey_id
-
-
-def _clean(text: str) -> str:
-    """What a provider says, short, and without what PostgreSQL does not keep in a text."""
-    kept = text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
-    return kept[:MOST_ERROR_CHARACTERS]

@@ -15,10 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant, TimeDelta
 
 from journeykit_engine import graph, program, walk
+from journeykit_engine.instance import Instance
 from journeykit_engine.program import Evaluator
 from journeykit_server import outbox, publishing, store
 from journeykit_server.clock import instant, microseconds
-from journeykit_server.database import Database
+from journeykit_server.database import Database, Unavailable
 from journeykit_server.delivery import Item, LogProvider, Provider
 from journeykit_server.hearing import Hearing
 from journeykit_server.incoming import (
@@ -80,6 +81,7 @@ class Runtime:
         self.published = Published(evaluator)
         self.outbox = Outbox(database, provider or LogProvider(database), self._start)
         self.leases: dict[str, None] = {}
+        self.unwalked: list[str] = []  # claims whose walk the database did not take
         self.low = 0
         self.swept_at: float | None = None
 
@@ -249,7 +251,11 @@ class Runtime:
     async def _claim_and_wake(self, limit: int, token: str, began: float) -> Woken:
         sweeps = self.swept_at is None or not 0 <= began - self.swept_at < SWEEP_SECONDS
         low = 0 if sweeps else self.low
-        minute, rows = await self.database.run(lambda c: self._claim(c, low, limit, token))
+        unwalked = tuple(self.unwalked)
+        minute, rows = await self.database.run(
+            lambda c: self._claim(c, low, limit, token, unwalked)
+        )
+        self.unwalked = [held for held in self.unwalked if held not in unwalked]
         if sweeps:
             self.swept_at = began
         # Full: the next pass goes on from here. Else all is done up to now, and what commits late
@@ -258,12 +264,24 @@ class Runtime:
         if not rows:
             return Woken()
         keys = sorted((row.tenant_id, row.user_id, row.journey_id) for row in rows)
-        return await self._unit(lambda c: self._wake(c, keys, token, began))
+        try:
+            return await self._unit(lambda c: self._wake(c, keys, token, began))
+        except Unavailable:
+            self.unwalked.append(token)
+            raise
 
     async def _claim(
-        self, connection: AsyncConnection, low: int, limit: int, token: str
+        self,
+        connection: AsyncConnection,
+        low: int,
+        limit: int,
+        token: str,
+        unwalked: Iterable[str],
     ) -> tuple[int, Sequence[Any]]:
-        """The minute it is, and what is ours now."""
+        """The minute it is, and what is ours now. Claims after which the database failed are given
+        back first: nobody walked, so no attempt is counted, however long it is away."""
+        for held in unwalked:
+            await connection.execute(store.RELEASE, {"token": held})
         now = await self.database.now(connection)
         at, until = microseconds(now), microseconds(now + LEASE)
         rows = await store.claim(
@@ -385,10 +403,16 @@ class Runtime:
 
     async def eject(self, tenant_id: int, journey_id: int, user_id: str) -> bool:
         """Take a person out of a journey; False where they are not inside."""
-        return await self._unit(lambda c: self._eject(c, tenant_id, journey_id, user_id))
+        ended: list[Instance | None] = []  # what tries have made of it, of which one may be kept
+        return await self._unit(lambda c: self._eject(c, tenant_id, journey_id, user_id, ended))
 
     async def _eject(
-        self, connection: AsyncConnection, tenant_id: int, journey_id: int, user_id: str
+        self,
+        connection: AsyncConnection,
+        tenant_id: int,
+        journey_id: int,
+        user_id: str,
+        ended: list[Instance | None],
     ) -> bool:
         people = [(tenant_id, user_id)]
         found = await store.lock(connection, people)
@@ -401,12 +425,13 @@ class Runtime:
         standing = work.people[tenant_id, user_id]
         instance = standing.instances.get(journey_id)
         if instance is None or not instance.is_live:
-            return False
+            return instance is not None and instance in ended
         key = version_of(instance)
         found_program = self.published.known[key]
         walkable = found_program if isinstance(found_program, Walkable) else stand_in(*key)
         at = max(now, instance.updated_at)
         step = walk.leave(walkable.program, standing.person, instance, at)
+        ended.append(step.instance)
         work.take(standing, walkable, step, "", 0)
         await work.save(connection)
         return True

@@ -138,14 +138,8 @@ class Waking:
     def _postpone(self, found: _Due, pause: TimeDelta, attempts: int, error: str) -> None:
         try_at = microseconds(self.now + pause)
         failed_at = found.failed_at or (microseconds(self.now) if error else None)
-        values = (
-            bucket_of(try_at, self.work.now),
-            try_at,
-            max(attempts, 0),
-            error,
-            failed_at,
-            None,
-        )
+        bucket = bucket_of(try_at, self.work.now)
+        values = (bucket, try_at, max(attempts, 0), error, failed_at, None)
         key = (*found.standing.key, found.instance.journey_id)
         self.postponed.append((*values, *key, self.token))
 

@@ -231,6 +231,10 @@ COVERED = {
         sim-no-side-effects""",
     "server/test_cases_of_the_store.py::test_a_simulation_passes_waits_and_counts_them": """
         sim-waits-counted""",
+    "server/test_server_command_line.py::test_a_script_that_forgets_to_close_still_ends": """
+        timer-process-exits""",
+    "server/test_server_command_line.py::test_importing_opens_nothing_and_starts_no_thread": """
+        timer-import-has-no-side-effects""",
     "server/test_enter.py::test_blanks_and_repeats_are_dropped": "enter-blanks-and-repeats",
     "server/test_enter.py::test_five_hundred_pass_and_one_more_does_not": "enter-500",
     "server/test_enter.py::test_five_hundred_and_one_with_a_repeat_are_five_hundred": """
@@ -252,8 +256,6 @@ LATER_AREAS = {
 }
 LATER_CASES = {
     "json-unknown-fields-enter": "no route reads the body of an enter call yet",
-    "timer-process-exits": "XX",
-    "timer-import-has-no-side-effects": "XX",
     "nb-inside-running-loop": "nothing that is called in a notebook waits for a loop yet",
     "nb-output-after-await": "there are no widgets yet",
     "nb-committed-outputs-clean": "a check of the notebooks as a whole, not of the engine",

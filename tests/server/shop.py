@@ -19,7 +19,7 @@ from journeykit_server.incoming import Incoming, Receipt
 from journeykit_server.letters import Letter, list_letters
 from journeykit_server.publishing import save_draft
 from journeykit_server.runtime import Runtime
-from journeykit_server.tables import instances, journal, timers, versions
+from journeykit_server.tables import instances, journal, outbox, profiles, timers, versions
 from journeykit_server.waking import Woken
 from tests.databases import START
 from tests.engine.journeys import Value, journey
@@ -179,6 +179,15 @@ class Shop:
             for record in row.trail.split("\n")
             if record
         ]
+
+    async def effects(self) -> list[str]:
+        """What is to be done outside, in the order in which it came up."""
+        rows = await self.rows(outbox)
+        in_order = sorted(rows, key=lambda row: (row.created_at, row.rev, row.position))
+        return [row.message_id for row in in_order]
+
+    async def profile(self, user_id: str) -> Any:
+        return next(row for row in await self.rows(profiles) if row.user_id == user_id)
 
     async def letters(self) -> list[Letter]:
         return await list_letters(self.database, 1)

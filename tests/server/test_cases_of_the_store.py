@@ -139,13 +139,17 @@ async def test_a_claim_outlives_its_transaction_and_a_stale_one_writes_nothing(
     )
 
 
+async def schedules(database: Database, row: tuple[Any, ...]) -> None:
+    await database.run(lambda connection: SCHEDULE.run(connection, [row]))
+
+
 async def test_scheduling_again_leaves_one_timer(shop: Shop, cases: Cases) -> None:
     case = cases["timer-replace"]
     first, second = case["given"]["existing_wake_at"], case["when"]["schedule"]
     for rev, moment in enumerate((first, second), 1):
         due = microseconds(read_instant(moment))
         row = (1, "ann", 1, 1, rev, due, due // 60_000_000, due, 0, None, "", None)
-        await shop.database.run(lambda connection, row=row: SCHEDULE.run(connection, [row]))
+        await schedules(shop.database, row)
 
     stored = await shop.rows(timers)
     assert len(stored) == case["expect"]["rows"]
@@ -331,7 +335,7 @@ async def test_many_writers_of_one_file_never_find_it_locked(sqlite_url: str, ca
     rounds = 5
     opened = [open_database(sqlite_url) for _ in range(4)]
     row = (1, "ann", 1, 1, 1, 0, 0, 0, 0, None, "", None)
-    await opened[0].run(lambda connection: SCHEDULE.run(connection, [row]))
+    await schedules(opened[0], row)
 
     async def add_one(connection: Any) -> None:
         attempts = (await connection.execute(select(timers.c.attempts))).scalar_one()
@@ -369,7 +373,7 @@ async def test_two_events_at_two_workers_are_one_entry(
         other.hears(track("ann", "signed_up", second)),
     )
 
-    assert receipts == [Receipt(accepted=1)] * 2
+    assert list(receipts) == [Receipt(accepted=1)] * 2
     (row,) = await shop.rows(instances)
     assert (1, row.entry_count) == (expect["instances"], expect["entry_count"])
     assert len(await shop.rows(entries)) == expect["entry_count"]

@@ -93,6 +93,12 @@ async def test_a_journey_with_another_trigger_takes_nobody_in(shop: Shop) -> Non
     assert await shop.rows(events) == []
 
 
+async def test_nobody_comes_in_by_an_event(shop: Shop) -> None:
+    await shop.hears(track("ann", "signed_up"))
+
+    assert await inside(shop) == []
+
+
 async def test_asking_twice_in_one_second_is_asking_once(shop: Shop) -> None:
     await shop.runtime.enter(1, 1, ["ann"])
     shop.clock.set(later(seconds=0.9))

@@ -18,6 +18,7 @@ from journeykit_server.tables import (
     exposures,
     instances,
     journal,
+    messages,
     node_stats,
     outbox,
     profiles,
@@ -26,25 +27,16 @@ from journeykit_server.tables import (
 )
 from journeykit_server.verify import verify
 from tests.databases import START
+from tests.engine.journeys import Value
 from tests.engine.walking import ADULT, END, ask, days, halves, send, wait_for, write
-from tests.server.shop import API, Shop, counted, later, track
+from tests.server.shop import Shop, counted, later, track
 
-ONCE_MORE = {"entry_rule": "every_time"}
+ONCE_MORE: Value = {"entry_rule": "every_time"}
 
 
 @pytest.fixture
 async def shop(database: Database) -> Shop:
     return Shop(database)
-
-
-async def effects(shop: Shop) -> list[str]:
-    """What is to be done outside, in the order in which it came up."""
-    rows = sorted(await shop.rows(outbox), key=lambda row: (row.created_at, row.rev, row.position))
-    return [row.message_id for row in rows]
-
-
-async def profile(shop: Shop, user_id: str = "ann") -> Any:
-    return next(row for row in await shop.rows(profiles) if row.user_id == user_id)
 
 
 # --- an event is one event
@@ -58,7 +50,7 @@ async def test_an_event_enters_the_journey_that_listens_for_it(shop: Shop) -> No
     assert receipt == Receipt(accepted=1)
     assert await shop.where("ann") == "waiting w"
     assert await shop.due("ann") == later(days=1)
-    assert await effects(shop) == ["j1.v1.a.ann.e1"]
+    assert await shop.effects() == ["j1.v1.a.ann.e1"]
     assert await shop.told("ann") == [
         *("entered t", "visited t", "visited a", "effect a send", "visited w", "waiting w")
     ]
@@ -85,7 +77,7 @@ async def test_an_event_that_comes_again_does_nothing(shop: Shop) -> None:
     again = await shop.hears(track("ann", "signed_up", "m1", plan="pro"))
 
     assert again == Receipt(duplicates=1)
-    assert await effects(shop) == ["j1.v1.a.ann.e1"]
+    assert await shop.effects() == ["j1.v1.a.ann.e1"]
     assert len(await shop.rows(events)) == 1
 
 
@@ -94,7 +86,7 @@ async def test_an_event_twice_in_one_batch_is_one(shop: Shop) -> None:
     same = track("ann", "signed_up", "m1")
 
     assert await shop.hears(same, same) == Receipt(accepted=1, duplicates=1)
-    assert await effects(shop) == ["j1.v1.a.ann.e1"]
+    assert await shop.effects() == ["j1.v1.a.ann.e1"]
 
 
 @pytest.mark.parametrize(
@@ -203,79 +195,6 @@ async def test_ids_of_the_longest_kind_are_kept(shop: Shop) -> None:
     assert await shop.hears(event) == Receipt(duplicates=1)
 
 
-# --- the profile
-
-
-async def test_an_identify_writes_the_traits(shop: Shop) -> None:
-    await shop.learns("ann", plan="pro", age=30)
-    shop.clock.set(later(hours=1))
-    await shop.learns("ann", plan="free", tags=["a", None])
-
-    row = await profile(shop)
-    assert row.traits == {"plan": "free", "age": 30, "tags": ["a", None]}
-    hours = {name: instant(at) for name, at in orjson.loads(row.written_at).items()}
-    assert hours == {"plan": later(hours=1), "age": START, "tags": later(hours=1)}
-
-
-async def test_an_identify_older_than_the_stored_value_does_not_overwrite_it(shop: Shop) -> None:
-    await shop.learns("ann", plan="pro")
-    await shop.learns("ann", plan="free", age=30, occurred_at=later(hours=-1))
-
-    assert (await profile(shop)).traits == {"plan": "pro", "age": 30}
-
-
-async def test_a_clock_that_runs_ahead_does_not_make_a_value_last(shop: Shop) -> None:
-    await shop.learns("ann", plan="pro", occurred_at=later(days=9))
-    shop.clock.set(later(hours=1))
-    await shop.learns("ann", plan="free")
-
-    assert (await profile(shop)).traits == {"plan": "free"}
-
-
-async def test_writing_the_value_that_is_stored_changes_nothing(shop: Shop) -> None:
-    trigger = {"kind": "attribute_changed", "trait": "plan", "value": "pro"}
-    await shop.opens(send("a", "end"), END, trigger=trigger, **ONCE_MORE)
-
-    await shop.learns("ann", plan="pro")
-    await shop.learns("ann", plan="pro")
-    await shop.learns("ann", plan="free")
-    await shop.learns("ann", plan="pro", age=30)
-
-    assert await effects(shop) == ["j1.v1.a.ann.e1", "j1.v1.a.ann.e2"]
-
-
-async def test_a_zone_moves_the_clock_of_its_person(shop: Shop) -> None:
-    """Nine o'clock is asked for; it is noon in Berlin when the traits are first known."""
-    nine = {"id": "w", "kind": "wait", "wait": {"kind": "until_time", "hour": 9}, "next": "end"}
-    await shop.opens(nine, END)
-
-    await shop.learns("ann", timezone="America/New_York")
-    await shop.learns("bob", timezone="Europe/Berlin")
-    await shop.learns("bob", timezone="Asia/Tehran", occurred_at=later(hours=-1))
-    await shop.hears(
-        track("ann", "signed_up"), track("bob", "signed_up"), track("eve", "signed_up")
-    )
-
-    assert await shop.due("ann") == Instant("2026-06-01T13:00:00Z")
-    assert await shop.due("bob") == Instant("2026-06-02T07:00:00Z")
-    assert await shop.due("eve") == Instant("2026-06-02T09:00:00Z")
-
-
-async def test_a_number_says_when_a_text_message_may_come(shop: Shop) -> None:
-    """In Tehran it is half past nine in the evening, in Berlin eight."""
-    shop.clock.set(Instant("2026-06-01T18:00:00Z"))
-    await shop.opens(send("a", "end", channel="sms", template_id=1), END)
-
-    await shop.learns("ann", phone="+982112345678")
-    await shop.hears(track("ann", "signed_up"), track("bob", "signed_up"))
-    assert (await profile(shop)).phone_timezone == "Asia/Tehran"
-    assert await shop.where("ann") == "waiting a"
-    assert await shop.where("bob") == "completed end"
-
-    await shop.learns("ann", phone="nobody knows")
-    assert (await profile(shop)).phone_timezone is None
-
-
 # --- what an event does
 
 
@@ -308,7 +227,7 @@ async def test_one_event_ends_a_pass_and_starts_the_next(shop: Shop) -> None:
     )
     assert instant(first.ended_at) == later(hours=1)
     assert (second.entry_count, second.entered_by, second.ended_at) == (2, "m2", None)
-    assert await effects(shop) == ["j1.v1.a.ann.e1", "j1.v1.a.ann.e2"]
+    assert await shop.effects() == ["j1.v1.a.ann.e1", "j1.v1.a.ann.e2"]
     assert [(row.rev, row.cause) for row in await shop.rows(journal)] == [
         *((1, "m1"), (2, "m2"), (3, "m2")),
     ]
@@ -384,7 +303,7 @@ async def test_people_hear_with_their_own_version_and_enter_by_the_published_one
     assert await shop.where("ann") == await shop.where("bob") == "waiting w"
 
     await shop.hears(track("ann", "paid"), track("bob", "won"))
-    assert await effects(shop) == ["j1.v1.a.ann.e1", "j1.v2.b.bob.e1"]
+    assert await shop.effects() == ["j1.v1.a.ann.e1", "j1.v2.b.bob.e1"]
 
     await shop.hears(track("ann", "signed_up", "m9"))
     latest = {row.user_id: (row.version, row.entry_count) for row in await shop.rows(instances)}
@@ -455,7 +374,7 @@ async def test_what_a_walk_wrote_is_seen_later(shop: Shop) -> None:
     await shop.hears(track("ann", "signed_up"))
     await shop.hears(track("ann", "paid"), track("bob", "paid"))
 
-    assert (await profile(shop)).traits == {"level": 3}
+    assert (await shop.profile("ann")).traits == {"level": 3}
     (member,) = await shop.rows(segment_members)
     assert (member.user_id, member.segment_id, instant(member.since_at)) == ("ann", 4, START)
     assert await shop.where("ann", 2) == "completed yes"
@@ -481,6 +400,18 @@ async def test_a_rule_sees_where_the_person_is_in_other_journeys(shop: Shop) -> 
 
     assert await shop.where("ann", 2) == "completed yes"
     assert await shop.where("bob", 2) == await shop.where("eve", 2) == "completed no"
+
+
+async def test_every_wait_is_over_before_anybody_is_asked_in(shop: Shop) -> None:
+    """The journey that is entered was there first, and still sees what the other has become."""
+    through: Any = {"root": {"journey": 2, "status": "completed"}}
+    paid: Any = {"kind": "event", "event": "paid"}
+    await shop.opens(ask(through, "yes", "no"), send("yes"), send("no"), trigger=paid)
+    await shop.opens(wait_for("paid"))
+
+    await shop.hears(track("ann", "signed_up"), track("ann", "paid"))
+
+    assert await shop.where("ann", 1) == "completed yes"
 
 
 # --- what is written
@@ -511,6 +442,11 @@ async def test_a_split_is_an_exposure_and_a_holdout_gets_nothing(shop: Shop) -> 
     assert set(exposed) == set(people)
     assert 0 < len(held) < 40
     assert {row.user_id for row in await shop.rows(outbox)} == set(people) - held
+    withheld = await shop.rows(messages)
+    assert {row.user_id for row in withheld} == held
+    assert {(row.state, row.reason, row.is_holdout) for row in withheld} == {
+        ("suppressed", "holdout", True)
+    }
     arms = {row.user_id: (row.variant, row.is_holdout) for row in await shop.rows(entries)}
     assert arms == {name: (row.variant, row.is_holdout) for name, row in exposed.items()}
     assert await verify(shop.database) == []
@@ -578,14 +514,6 @@ async def test_an_event_that_concerns_nobody_is_history_alone(shop: Shop) -> Non
     assert len(await shop.rows(events)) == 1
     assert await shop.rows(instances) == await shop.rows(journal) == []
     assert await shop.rows(node_stats) == []
-
-
-async def test_a_journey_with_an_api_trigger_hears_no_events(shop: Shop) -> None:
-    await shop.opens(END, trigger=API)
-
-    await shop.hears(track("ann", "signed_up"))
-
-    assert await shop.rows(instances) == []
 
 
 async def test_a_clock_that_goes_back_hurts_nobody(shop: Shop) -> None:

@@ -255,3 +255,13 @@ def _parts(sql: str) -> list[str]:
 async def rows(database: Database, query: str) -> list[tuple[Any, ...]]:
     found = await database.read(lambda connection: connection.exec_driver_sql(query))
     return [tuple(row) for row in found.all()]
+
+
+async def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journeys.db"
+    database = Database(sqlite_address(path))
+
+    await migrate(database)
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    await database.close()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from sqlalchemy import select
 
-from journeykit_engine.instance import Assignment, Instance, Wait
+from journeykit_engine.instance import Assignment, ExitReason, Instance, Status, Wait, WaitKind
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database
 from journeykit_server.rows import (
@@ -32,6 +32,8 @@ MINUTE = 60_000_000
 moments = st.integers(FIRST, LAST).map(instant)
 """To the microsecond, which is what a store keeps."""
 numbers = st.integers(1, 2**62)
+STATUSES: tuple[Status, ...] = ("active", "waiting", "completed", "exited")
+REASONS: tuple[ExitReason, ...] = ("completed", "no_next_node", "exit_criteria", "ejected")
 
 
 def maybe(value: SearchStrategy[Any]) -> SearchStrategy[Any]:
@@ -41,10 +43,10 @@ def maybe(value: SearchStrategy[Any]) -> SearchStrategy[Any]:
 @st.composite
 def waits(draw: DrawFn, since: Any, until: Any) -> Wait:
     """Mostly since the last step and until the person wakes, as it is stored most shortly."""
-    kind = draw(st.sampled_from(["timer", "event", "window"]))
+    kinds: tuple[WaitKind, ...] = ("timer", "event", "window")
     return Wait(
         draw(ids),
-        kind,
+        draw(st.sampled_from(kinds)),
         draw(st.just(since) | moments),
         draw(st.just(until) | maybe(moments)),
         tuple(draw(st.lists(texts, max_size=3))),
@@ -53,11 +55,10 @@ def waits(draw: DrawFn, since: Any, until: Any) -> Wait:
 
 @st.composite
 def passes(draw: DrawFn) -> Instance:
-    status = draw(st.sampled_from(["active", "waiting", "completed", "exited"]))
+    status = draw(st.sampled_from(STATUSES))
     entered, wake_at = draw(moments), draw(maybe(moments))
     updated = draw(st.just(entered) | moments)
     arms = st.builds(Assignment, st.just("") | texts, st.booleans())
-    reasons = st.sampled_from(["completed", "no_next_node", "exit_criteria", "ejected"])
     return Instance(
         draw(numbers),
         draw(numbers),
@@ -72,7 +73,7 @@ def passes(draw: DrawFn) -> Instance:
         draw(st.just("") | texts),
         draw(st.just("") | texts),
         draw(st.booleans()),
-        "" if status in ("active", "waiting") else draw(reasons),
+        "" if status in STATUSES[:2] else draw(st.sampled_from(REASONS)),
         draw(st.dictionaries(ids, arms, max_size=3)),
         draw(st.dictionaries(ids, st.integers(1, 99), max_size=3)),
         draw(maybe(waits(updated, wake_at))),
