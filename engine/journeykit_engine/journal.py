@@ -116,7 +116,9 @@ class Sums:
         time this was asked; nodes where nothing was are left out. The other sums stay."""
         self._add_up()
         counters = (self.entered, self.exited, self.suppressed)
-        nodes = sorted({node_id for counter in counters for node_id in +counter})
+        if not any(counters):
+            return {}
+        nodes = sorted({node_id for counter in counters for node_id in counter})
         taken = {
             node_id: (self.entered[node_id], self.exited[node_id], self.suppressed[node_id])
             for node_id in nodes
@@ -220,6 +222,7 @@ def _own_tails(dump: Callable[[Any], bytes], sums: Sums) -> Callable[[Entered | 
     is dumped once, which leaves a third of the work of their tellers; they say the same."""
     began: dict[str, bytes] = {}
     waits: dict[str, bytes] = {}
+    text_of = _texts()
 
     def start(what: str, node_id: str, field: bytes) -> bytes:
         return dump({"what": what, "node_id": node_id})[1:-1] + b"," + field
@@ -234,19 +237,20 @@ def _own_tails(dump: Callable[[Any], bytes], sums: Sums) -> Callable[[Entered | 
         sums.waiting[node_id] += 1
         if node_id not in waits:
             waits[node_id] = start("waiting", node_id, b'"until":')
-        until = None if entry.until is None else timing.write_instant(entry.until)
+        until = None if entry.until is None else text_of(entry.until)
         return b'%b%b,"events":%b}\n' % (waits[node_id], dump(until), dump(entry.events))
 
     return tail_of
 
 
 def _texts() -> Callable[[Instant], str]:
-    """`write_instant` that keeps the last answer: what happens at one moment shares its object."""
+    """`write_instant` that keeps the last answer: much happens at one moment, and waits until
+    one."""
     last, text = Instant.MIN, ""
 
     def text_of(at: Instant) -> str:
         nonlocal last, text
-        if at is not last:
+        if at is not last and at != last:
             last, text = at, timing.write_instant(at)
         return text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -22,6 +22,15 @@ from journeykit_server.published import CannotWalk, Published, Unwalkable, Walka
 from journeykit_server.work import Standing, Work
 
 log = logging.getLogger("journeykit")
+
+
+class Arrival(NamedTuple):
+    """An event of this batch, its number, and the published journeys that listen for it."""
+
+    number: int
+    incoming: Incoming
+    event: Event
+    hearing: Sequence[Walkable]
 
 
 class Hearing:
@@ -47,18 +56,17 @@ class Hearing:
         self.queued: list[tuple[Any, ...]] = []
         self.requeued: list[tuple[Any, ...]] = []
 
-    def receive(self, standing: Standing, incoming: Incoming, number: int) -> None:
+    def receive(self, standing: Standing, arrival: Arrival) -> None:
         """An event that has just arrived: into the profile or the history, then to the journeys."""
-        event = Event(incoming.name, self.now, incoming.id, incoming.properties, None)
+        incoming, event = arrival.incoming, arrival.event
         if incoming.kind == "identify":
             event = self._written(standing, incoming)
             if not event.changed:
                 return
-        elif incoming.kind == "track":
+        elif event.name in self.work.remembered and incoming.kind == "track":
             self._remembered(standing, event)
-        tenant_id = standing.key[0]
-        for journey_id in self._concerned(standing, tenant_id, event):
-            self._hear_or_queue(standing, journey_id, event, number)
+        for journey_id in self._concerned(standing, event, arrival.hearing):
+            self._hear_or_queue(standing, journey_id, event, arrival.number)
 
     def _written(self, standing: Standing, incoming: Incoming) -> Event:
         occurred_at = min(incoming.occurred_at or self.now, self.now)
@@ -72,7 +80,9 @@ class Hearing:
         told = {**history, event.name: [*history.get(event.name, ()), happened]}
         standing.person = standing.person._replace(events=told)
 
-    def _concerned(self, standing: Standing, tenant_id: int, event: Event) -> list[int]:
+    def _concerned(
+        self, standing: Standing, event: Event, hearing: Sequence[Walkable]
+    ) -> Iterable[int]:
         """The journeys that may do something: first those that the person is inside of, so that
         every wait is over before anybody is asked in anew."""
         inside = [
@@ -80,8 +90,7 @@ class Hearing:
             for journey_id, instance in sorted(standing.instances.items())
             if instance.is_live and self._may_hear(version_of(instance), event)
         ]
-        hearing = [w.program.journey_id for w in self.published.hearing(tenant_id, event)]
-        return list(dict.fromkeys(inside + hearing))
+        return dict.fromkeys([*inside, *(w.program.journey_id for w in hearing)])
 
     def _may_hear(self, key: tuple[int, int, int], event: Event) -> bool:
         found = self.published.known[key]
@@ -91,19 +100,21 @@ class Hearing:
         self, standing: Standing, journey_id: int, event: Event, number: int
     ) -> None:
         key = (*standing.key, journey_id)
-        attempts, error, try_at = 0, "waits for an earlier event", self.now
+        at = microseconds(self.now)
+        waiting = (at, 0, "waits for an earlier event")
         if key not in self.busy:
             try:
                 self._hear(standing, journey_id, event, number)
                 return
             except Exception as fault:
-                attempts, error = 1, words_of(fault)
-                try_at = self.now + backoff(1, self.chance)
-                log.warning("journey %d could not hear event %s: %s", journey_id, event.id, error)
+                queued = _Queued(event, number, 0, self.now)
+                again = self._try_again(standing, journey_id, queued, fault)
+            if again is None:
+                return
+            log.warning("journey %d could not hear event %s: %s", journey_id, event.id, again[2])
+            waiting = again
             self.busy.add(key)
-        at = microseconds(self.now)
-        row = (event.name, _written_down(event), microseconds(try_at), attempts, error, at)
-        self.queued.append((*key, number, *row))
+        self.queued.append((*key, number, event.name, _written_down(event), *waiting, at))
 
     def _hear(self, standing: Standing, journey_id: int, event: Event, number: int) -> None:
         """One journey hears one event: what it does inside, then whether it takes the person in."""
@@ -188,27 +199,28 @@ class Hearing:
             self._hear(standing, journey_id, queued.event, queued.number)
             return True
         except Exception as fault:
-            return self._failed_again(standing, journey_id, queued, fault)
-
-    def _failed_again(
-        self, standing: Standing, journey_id: int, queued: _Queued, fault: Exception
-    ) -> bool:
-        """Whether it is given up now."""
-        event, number, attempts, failed_at = queued
-        code, for_ever = code_of(fault)
-        if for_ever or attempts + 1 >= ATTEMPTS:
-            letter = self._letter(standing, journey_id, event, number)
-            told = letter._replace(code=code, message=words_of(fault), first_at=failed_at)
-            self.work.bury(told._replace(attempts=attempts + 1))
+            again = self._try_again(standing, journey_id, queued, fault)
+        if again is None:
             return True
-        waits_for_upgrade = isinstance(fault, CannotWalk)
-        pause = TOO_NEW_PAUSE if waits_for_upgrade else backoff(attempts + 1, self.chance)
-        counted = attempts + (not waits_for_upgrade)
         key = (*standing.key, journey_id)
-        at = microseconds(self.now + pause)
-        self.requeued.append((at, counted, words_of(fault), *key, number))
+        self.requeued.append((*again, *key, queued.number))
         self.busy.add(key)
         return False
+
+    def _try_again(
+        self, standing: Standing, journey_id: int, queued: _Queued, fault: Exception
+    ) -> tuple[int, int, str] | None:
+        """When, the attempts by then, and why; None where it is given up as a dead letter."""
+        code, for_ever = code_of(fault)
+        words, attempts = words_of(fault), queued.attempts + 1
+        if isinstance(fault, CannotWalk) and not for_ever:  # waits for an upgrade, no attempt
+            return microseconds(self.now + TOO_NEW_PAUSE), queued.attempts, words
+        if not for_ever and attempts < ATTEMPTS:
+            return microseconds(self.now + backoff(attempts, self.chance)), attempts, words
+        letter = self._letter(standing, journey_id, queued.event, queued.number)
+        letter = letter._replace(code=code, message=words, attempts=attempts)
+        self.work.bury(letter._replace(first_at=queued.failed_at))
+        return None
 
 
 class _Queued(NamedTuple):

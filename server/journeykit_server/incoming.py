@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 import orjson
 from whenever import Instant
 
 from journeykit_engine import graph, rule
+from journeykit_engine.comparison import LARGEST_INTEGER
 from journeykit_engine.instance import NOTHING
 from journeykit_engine.signal import Event
 from journeykit_engine.strict_json import json_faults
@@ -64,9 +66,29 @@ def event_fault(event: Incoming) -> str:
         return "it has no name. Say what happened."
     if event.kind == "track" and event.name == graph.RESERVED_EVENT:
         return f'"{graph.RESERVED_EVENT}" is reserved. Use the enter call to take people in.'
+    if _is_plain(event):
+        return ""
     if faults := json_faults({**dict(_named(event)), "properties": dict(event.properties)}):
         return str(faults[0])
     return ""
+
+
+def _is_plain(event: Incoming) -> bool:
+    """Whether it is one of the many without anything to look into: flat, of plain values."""
+    for text in (event.user_id, event.name, event.id, event.source, *event.properties):
+        if type(text) is not str or not text.isascii() or "\0" in text:
+            return False
+    for value in event.properties.values():
+        kind = type(value)
+        if kind is str:
+            if not value.isascii() or "\0" in value:
+                return False
+        elif kind is int:
+            if not -LARGEST_INTEGER <= value < LARGEST_INTEGER:
+                return False
+        elif not (value is None or kind is bool or (kind is float and isfinite(value))):
+            return False
+    return True
 
 
 def _named(event: Incoming) -> list[tuple[str, str]]:
@@ -75,11 +97,13 @@ def _named(event: Incoming) -> list[tuple[str, str]]:
     return [("user id", event.user_id), ("name", event.name), *own, ("source", event.source)]
 
 
-def asked(incoming: Incoming) -> Event:
-    """The event as far as it is known before the profile is read."""
-    changed = incoming.properties if incoming.kind == "identify" else None
-    name = "" if incoming.kind == "identify" else incoming.name
-    return Event(name, Instant.MIN, incoming.id, incoming.properties, changed)
+def event_of(incoming: Incoming, at: Instant) -> Event:
+    """The event that arrived at `at`; of an identify, before the profile is read, all its traits
+    count as changed."""
+    is_identify = incoming.kind == "identify"
+    changed = incoming.properties if is_identify else None
+    name = "" if is_identify else incoming.name
+    return Event(name, at, incoming.id, incoming.properties, changed)
 
 
 def entering(journey_id: int, user_id: str, event_id: str, source: str) -> Incoming:
@@ -87,11 +111,12 @@ def entering(journey_id: int, user_id: str, event_id: str, source: str) -> Incom
     return Incoming("enter", user_id, graph.RESERVED_EVENT, properties, event_id, source)
 
 
-def event_row(tenant_id: int, number: int, event: Incoming, now: Instant) -> tuple[Any, ...]:
+def event_row(tenant_id: int, number: int, event: Incoming, at: int) -> tuple[Any, ...]:
+    """Its row in `events`; `at` is when it arrived, in microseconds."""
     name = "" if event.kind == "identify" else event.name
-    at = microseconds(now)
     occurred_at = at if event.occurred_at is None else microseconds(event.occurred_at)
-    properties = orjson.dumps(dict(event.properties)).decode()
+    given = event.properties
+    properties = orjson.dumps(given if type(given) is dict else dict(given)).decode()
     head = (tenant_id, event.user_id, name, number, event.source, event.id)
     return (*head, event.kind, at, occurred_at, properties)
 

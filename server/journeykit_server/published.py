@@ -102,9 +102,9 @@ class Published:
             one = self.current.get((tenant_id, asked)) if isinstance(asked, int) else None
             return [one] if one else []
         named = self.by_event.get((tenant_id, event.name), [])
-        if not is_report(event.name):
+        reports = self.by_report.get(tenant_id)
+        if not reports or not is_report(event.name):
             return named
-        reports = self.by_report.get(tenant_id, [])
         return sorted({*named, *reports}, key=lambda heard: heard.program.journey_id)
 
     def _listen(self, keys: Iterable[Key]) -> None:

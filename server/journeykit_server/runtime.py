@@ -21,19 +21,19 @@ from journeykit_server import outbox, publishing, store
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database, Unavailable
 from journeykit_server.delivery import Item, LogProvider, Provider
-from journeykit_server.hearing import Hearing
+from journeykit_server.hearing import Arrival, Hearing
 from journeykit_server.incoming import (
     BadEvent,
     Incoming,
     Receipt,
-    asked,
     entering,
     event_fault,
+    event_of,
     event_row,
     is_same,
 )
 from journeykit_server.outbox import Outbox, Settled
-from journeykit_server.published import Published, Walkable, stand_in, version_of
+from journeykit_server.published import Published, Unwalkable, Walkable, stand_in, version_of
 from journeykit_server.publishing import Published as Publication
 from journeykit_server.rows import INSTANCE_COLUMNS
 from journeykit_server.store import PersonKey
@@ -51,6 +51,8 @@ SWEEP_SECONDS = 5.0  # between two looks at all minutes: lease and sweep make 35
 MOST_RACES = 5  # times that a unit is begun again because somebody else was there first
 MOST_PEOPLE = 500  # of one enter call
 MINUTE = 60_000_000
+STATUS = INSTANCE_COLUMNS.index("status")
+LIVE = ("active", "waiting")
 
 T = TypeVar("T")
 Part = tuple[int, list[tuple[int, Incoming]], Receipt]
@@ -157,17 +159,40 @@ class Runtime:
         if missing := [key for key in people if key not in found]:
             found |= await store.add(connection, missing, microseconds(now))
         first, fresh, receipt = await self._record(connection, tenant_id, incoming, now)
-        if fresh:
-            work = Work(now, self.shard)
-            work.stand(found)
-            await self._load(connection, work, people, fresh, first)
-            busy = {tuple(row) for row in await store.QUEUED.run(connection, people)}
-            hearing = Hearing(self.published, self.chance, work, now, busy)
-            for number, event in fresh:
-                hearing.receive(work.people[tenant_id, event.user_id], event, number)
-            await work.save(connection)
-            await store.QUEUE.run(connection, hearing.queued)
+        arrivals = [self._arrival(tenant_id, number, event, now) for number, event in fresh]
+        work = Work(now, self.shard)
+        standing = await store.INSTANCES_OF_PEOPLE.run(connection, people)
+        work.stand(found[key] for key in _concerned(arrivals, tenant_id, standing))
+        if work.people:
+            await self._take_up(connection, work, standing)
+            await self._hear(connection, work, arrivals, first, now)
         return receipt
+
+    def _arrival(self, tenant_id: int, number: int, incoming: Incoming, now: Instant) -> Arrival:
+        event = event_of(incoming, now)
+        return Arrival(number, incoming, event, self.published.hearing(tenant_id, event))
+
+    async def _hear(
+        self,
+        connection: AsyncConnection,
+        work: Work,
+        arrivals: Sequence[Arrival],
+        first: int,
+        now: Instant,
+    ) -> None:
+        """Let everybody concerned hear their events; `first` is the first number of the batch."""
+        people = sorted(work.people)
+        tenant_id = people[0][0]
+        concerned = [
+            arrival for arrival in arrivals if (tenant_id, arrival.incoming.user_id) in work.people
+        ]
+        await work.load_needs(connection, self._asking(work, tenant_id, concerned), people, first)
+        busy = {tuple(row) for row in await store.QUEUED.run(connection, people)}
+        hearing = Hearing(self.published, self.chance, work, now, busy)
+        for arrival in concerned:
+            hearing.receive(work.people[tenant_id, arrival.incoming.user_id], arrival)
+        await work.save(connection)
+        await store.QUEUE.run(connection, hearing.queued)
 
     async def _record(
         self,
@@ -177,7 +202,7 @@ class Runtime:
         now: Instant,
     ) -> Part:
         """Store what is new, with numbers in the order of arrival."""
-        first = await store.numbers(connection)
+        first, at = await store.numbers(connection), microseconds(now)
         given: dict[tuple[str, str], tuple[int, Incoming]] = {}
         repeated: list[Incoming] = []
         for number, event in enumerate(incoming, first):
@@ -185,48 +210,55 @@ class Runtime:
                 repeated.append(event)
             else:
                 given[event.source, event.id] = (number, event)
-        rows = [event_row(tenant_id, number, event, now) for number, event in given.values()]
+        rows = [event_row(tenant_id, number, event, at) for number, event in given.values()]
         if await store.RECORD.run(connection, rows) == len(rows) and not repeated:
             return first, list(given.values()), Receipt(len(rows))
-        found = await store.RECORDED.run(connection, [(tenant_id, *key) for key in given])
+        twice = {(event.source, event.id) for event in repeated}
+        doubtful = [
+            (tenant_id, *key, None if key in twice else number)
+            for key, (number, _) in given.items()
+        ]
+        found = await store.RECORDED.run(connection, doubtful)
         stored = {tuple(row[1:3]): row[3:] for row in found}
-        fresh = [item for key, item in given.items() if stored[key][0] == item[0]]
-        again = [item[1] for key, item in given.items() if stored[key][0] != item[0]] + repeated
+        fresh = [
+            item for key, item in given.items() if key not in stored or stored[key][0] == item[0]
+        ]
+        known = {number for number, _ in fresh}
+        again = [item[1] for item in given.values() if item[0] not in known] + repeated
         other = [event.id for event in again if not is_same(event, stored[event.source, event.id])]
         return first, fresh, Receipt(len(fresh), len(again) - len(other), tuple(other))
 
-    async def _load(
-        self,
-        connection: AsyncConnection,
-        work: Work,
-        people: Sequence[PersonKey],
-        fresh: Sequence[tuple[int, Incoming]],
-        first: int,
-    ) -> None:
-        """Read where these people are and all that the journeys concerned may ask about them."""
-        await self._stand(connection, work, people)
-        tenant_id = people[0][0]
-        concerned: dict[int, Walkable] = {}
-        for _, event in fresh:
-            expected = asked(event)
-            for walkable in self.published.hearing(tenant_id, expected):
-                concerned[id(walkable)] = walkable
-            for instance in work.people[tenant_id, event.user_id].instances.values():
+    def _asking(
+        self, work: Work, tenant_id: int, arrivals: Sequence[Arrival]
+    ) -> Iterable[Walkable]:
+        """The programs that may have a word on these events."""
+        asking: dict[int, Walkable] = {}
+        for arrival in arrivals:
+            for walkable in arrival.hearing:
+                asking[id(walkable)] = walkable
+            for instance in work.people[tenant_id, arrival.incoming.user_id].instances.values():
                 inside = self.published.known.get(version_of(instance))
-                if isinstance(inside, Walkable) and inside.program.hears(expected):
-                    concerned[id(inside)] = inside
-        await work.load_needs(connection, concerned.values(), people, first)
+                if isinstance(inside, Walkable) and inside.program.hears(arrival.event):
+                    asking[id(inside)] = inside
+        return asking.values()
 
     async def _stand(
         self, connection: AsyncConnection, work: Work, people: Sequence[PersonKey]
     ) -> None:
         """Read every pass of these people, and the versions in which they are inside."""
+        await self._take_up(
+            connection, work, await store.INSTANCES_OF_PEOPLE.run(connection, people)
+        )
+
+    async def _take_up(self, connection: AsyncConnection, work: Work, rows: Sequence[Any]) -> None:
         inside = []
-        for row in await store.INSTANCES_OF_PEOPLE.run(connection, people):
-            standing = work.people[row[0], row[1]]
+        for row in rows:
+            standing = work.people.get((row[0], row[1]))
+            if standing is None:
+                continue
             instance = standing.stand(row[:-1])
             if row[-1] is not None:
-                standing.failed_timers.append(instance.journey_id)
+                standing.dead_timers.append(instance.journey_id)
             if instance.is_live:
                 inside.append(version_of(instance))
         await self.published.load(connection, inside)
@@ -301,7 +333,7 @@ class Runtime:
         now = await self.database.now(connection)
         rows = await store.CLAIMED.run(connection, [(*key, token) for key in keys])
         work = Work(now, self.shard)
-        work.stand(work_people)
+        work.stand(work_people.values())
         waking = Waking(self.published, self.clock, self.chance, work, now, token, began)
         waking.find(rows)
         await self.published.load(connection, waking.versions())
@@ -353,17 +385,26 @@ class Runtime:
         work_people = await store.lock(connection, people)
         now = await self.database.now(connection)
         work = Work(now, self.shard)
-        work.stand(work_people)
+        work.stand(work_people.values())
         await self._stand(connection, work, people)
-        known = [w for w in self.published.known.values() if isinstance(w, Walkable)]
-        await work.load_needs(connection, known, people)
-        hearing = Hearing(self.published, self.chance, work, now, set())
         rows = await store.QUEUED_EVENTS.run(connection, people)
+        await work.load_needs(connection, self._waiting_to_hear(work, rows), people)
+        hearing = Hearing(self.published, self.chance, work, now, set())
         heard = hearing.catch_up(rows)
         await work.save(connection)
         await store.UNQUEUE.run(connection, heard)
         await store.REQUEUE.run(connection, hearing.requeued)
         return len(heard)
+
+    def _waiting_to_hear(self, work: Work, rows: Sequence[Any]) -> list[Walkable]:
+        """The programs that queued events may meet: the one published, the one inside."""
+        found: dict[int, Walkable | Unwalkable | None] = {}
+        for tenant_id, user_id, journey_id, *_ in rows:
+            instance = work.people[tenant_id, user_id].instances.get(journey_id)
+            inside = self.published.known.get(version_of(instance)) if instance else None
+            for known in (inside, self.published.current.get((tenant_id, journey_id))):
+                found[id(known)] = known
+        return [known for known in found.values() if isinstance(known, Walkable)]
 
     # --- what somebody asks for
 
@@ -420,7 +461,7 @@ class Runtime:
             return False
         now = await self.database.now(connection)
         work = Work(now, self.shard)
-        work.stand(found)
+        work.stand(found.values())
         await self._stand(connection, work, people)
         standing = work.people[tenant_id, user_id]
         instance = standing.instances.get(journey_id)
@@ -452,6 +493,20 @@ NOT_BY_API = (
     "The journey {0} does not begin with an api trigger, so nobody can be entered by a call. "
     "Send the event that it listens for, or give it an api trigger."
 )
+
+
+def _concerned(
+    arrivals: Sequence[Arrival], tenant_id: int, standing: Sequence[Any]
+) -> list[PersonKey]:
+    """Whose events can do more than be stored: they are inside somewhere, they write traits, or a
+    journey listens."""
+    inside = {(row[0], row[1]) for row in standing if row[STATUS] in LIVE}
+    heard = {
+        (tenant_id, arrival.incoming.user_id)
+        for arrival in arrivals
+        if arrival.hearing or arrival.incoming.kind == "identify"
+    }
+    return sorted(inside | heard)
 
 
 assert INGEST_BATCH <= NUMBERS_A_BLOCK

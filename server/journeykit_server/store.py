@@ -94,13 +94,14 @@ async def add(
 
 INSTANCES_OF_PEOPLE = Select(
     PERSON,
-    f"SELECT {', '.join(f'i.{c}' for c in INSTANCE_COLUMNS)}, t.failed_at FROM {{given}} "
+    f"SELECT {', '.join(f'i.{c}' for c in INSTANCE_COLUMNS)}, l.letter_id FROM {{given}} "
     f"JOIN instances i ON {SAME_PERSON.format('i')} "
-    "LEFT JOIN timers t ON t.tenant_id = i.tenant_id AND t.user_id = i.user_id "
-    "AND t.journey_id = i.journey_id ORDER BY i.tenant_id, i.user_id, i.journey_id",
+    "LEFT JOIN dead_letters l ON l.tenant_id = i.tenant_id AND l.user_id = i.user_id "
+    "AND l.journey_id = i.journey_id AND l.kind = 'timer' "
+    "ORDER BY i.tenant_id, i.user_id, i.journey_id",
 )
 """Every pass of these people, the latest of each journey, in the order of the journeys; the last
-column tells whether its timer failed before."""
+column is the dead letter of its timer, if that is dead."""
 
 HISTORY = Select(
     [*PERSON, ("name", "text"), ("before", "bigint")],
@@ -135,14 +136,14 @@ QUEUED = Select(
 # --- timers
 
 CLAIM_POSTGRESQL = """
-    WITH found AS MATERIALIZED (
-        SELECT tenant_id, user_id, journey_id FROM timers
+    UPDATE timers SET lease_token = $4, try_at = $5, attempts = attempts + 1
+    WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM timers
         WHERE bucket BETWEEN $1 AND $2 AND try_at <= $3
-        ORDER BY bucket LIMIT {many} FOR UPDATE SKIP LOCKED)
-    UPDATE timers t SET lease_token = $4, try_at = $5, attempts = t.attempts + 1
-    FROM found f
-    WHERE t.tenant_id = f.tenant_id AND t.user_id = f.user_id AND t.journey_id = f.journey_id
-    RETURNING t.tenant_id, t.user_id, t.journey_id, t.bucket"""
+        ORDER BY bucket LIMIT {many} FOR UPDATE SKIP LOCKED))
+    RETURNING tenant_id, user_id, journey_id, bucket"""
+"""By the place of the row, which needs no join: the planner would read the whole table for one. A
+row that moved between being found and being locked is left for the next poll."""
 CLAIM_SQLITE = """
     UPDATE timers SET lease_token = ?4, try_at = ?5, attempts = attempts + 1
     WHERE (tenant_id, user_id, journey_id) IN (
@@ -268,15 +269,19 @@ RECORD = Insert(
     ),
     "(tenant_id, source, event_id) DO NOTHING",
 )
-RECORDED = Select(
-    [("tenant_id", "bigint"), ("source", "text"), ("event_id", "text")],
-    "SELECT e.tenant_id, e.source, e.event_id, e.number, e.user_id, e.name, e.kind, "
-    "e.properties::text FROM {given} JOIN events e ON e.tenant_id = given.tenant_id "
-    "AND e.source = given.source AND e.event_id = given.event_id",
-    sqlite="SELECT e.tenant_id, e.source, e.event_id, e.number, e.user_id, e.name, e.kind, "
-    "e.properties FROM {given} JOIN events e ON e.tenant_id = given.tenant_id "
-    "AND e.source = given.source AND e.event_id = given.event_id",
+_RECORDED = (
+    "SELECT e.tenant_id, e.source, e.event_id, e.number, e.user_id, e.name, e.kind, {0} "
+    "FROM {{given}} JOIN events e ON e.tenant_id = given.tenant_id "
+    "AND e.source = given.source AND e.event_id = given.event_id "
+    "WHERE given.number IS NULL OR e.number <> given.number"
 )
+RECORDED = Select(
+    [("tenant_id", "bigint"), ("source", "text"), ("event_id", "text"), ("number", "bigint")],
+    _RECORDED.format("e.properties::text"),
+    sqlite=_RECORDED.format("e.properties"),
+)
+"""What is stored under the ids of events that were to get these numbers and have others, since
+they were there before; one without a number is always told."""
 QUEUE = Insert(
     inbox,
     (

@@ -80,8 +80,6 @@ class Waking:
             scheduled, due, attempts, _, failed_at, *columns = row
             standing = self.work.people[columns[0], columns[1]]
             instance = standing.stand(columns)
-            if failed_at is not None:
-                standing.failed_timers.append(instance.journey_id)
             if scheduled != columns[5] or not instance.is_live or instance.paused_at:
                 self.superseded.append(tuple(columns[:3]))
             else:

@@ -13,7 +13,7 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant
 
-from journeykit_engine import journal, phone, profile
+from journeykit_engine import phone, profile
 from journeykit_engine.instance import NOTHING, Happened, Instance, Pass, Person
 from journeykit_engine.trail import (
     AddToSegment,
@@ -57,8 +57,7 @@ class Standing:
 
     __slots__ = (
         "before",
-        "ended",
-        "failed_timers",
+        "dead_timers",
         "instances",
         "keeps_passes",
         "key",
@@ -81,7 +80,7 @@ class Standing:
         self.instances: dict[int, Instance] = {}
         self.revs: dict[int, int] = {}
         self.before: dict[int, tuple[Instance, int]] = {}
-        self.failed_timers: list[int] = []
+        self.dead_timers: list[int] = []
         self.keeps_passes = False
 
     def stand(self, row: Sequence[Any]) -> Instance:
@@ -130,6 +129,7 @@ class Work:
         self.now = microseconds(now)
         self.shard = shard
         self.people: dict[PersonKey, Standing] = {}
+        self.remembered: frozenset[str] = frozenset()  # names of events that some rule asks about
         self.moved: dict[PassKey, Standing] = {}
         self.told: list[Row] = []
         self.noted: list[Row] = []
@@ -144,10 +144,10 @@ class Work:
         self.counts: list[Row] = []
         self.messages = 0
 
-    def stand(self, stored: Mapping[PersonKey, StoredProfile]) -> None:
+    def stand(self, stored: Iterable[StoredProfile]) -> None:
         """Take up these people."""
-        for key, row in stored.items():
-            self.people[key] = Standing(row)
+        for row in stored:
+            self.people[row.tenant_id, row.user_id] = Standing(row)
 
     # --- what their walks may ask
 
@@ -161,8 +161,9 @@ class Work:
         """Load all that these programs may ask about these people; of the history what came before
         a number."""
         needs = [walkable.program.needs for walkable in walkables]
-        names = sorted({name for need in needs for name in need.events})
-        if names:
+        self.remembered = frozenset(name for need in needs for name in need.events)
+        if self.remembered:
+            names = sorted(self.remembered)
             asked = [(*key, name, before) for key in people for name in names]
             self._remember(await store.HISTORY.run(connection, asked), people)
         if any(need.segments for need in needs):
@@ -246,10 +247,13 @@ class Work:
         """What of a trail has rows of its own."""
         key = (*instance_key(instance), instance.entry_count)
         at = microseconds(step.at)
+        told = self.told[-1][-1]
         for position, entry in enumerate(step.trail):
             match entry:
                 case Message() | CallWebhook() | StartJourney() | GiveTask():
-                    self.effects.append(_effect_row(instance, entry, rev, position, at, self.now))
+                    payload = _effect_of(told.split("\n")[position])
+                    row = _effect_row(instance, entry, rev, position, payload, at, self.now)
+                    self.effects.append(row)
                 case Assigned():
                     arm = (entry.node_id, instance.version, entry.variant, entry.holdout, at)
                     self.exposed.append((*key, *arm))
@@ -363,7 +367,7 @@ class _Changes:
                 self.scheduled.append((*key, *row))
         elif may_have:
             self.unscheduled.append(key)
-        if journey_id in standing.failed_timers:
+        if journey_id in standing.dead_timers:
             self.answered.append((key[0], letters.timer_letter_id(journey_id, key[1])))
 
 
@@ -379,11 +383,20 @@ def _keep_pass(standing: Standing, instance: Instance) -> None:
     standing.person = standing.person._replace(journeys=journeys)
 
 
+EFFECT = '"effect":'  # a quote inside a text is escaped, so this stands before an effect only
+
+
+def _effect_of(record: str) -> str:
+    """The effect that a record of the journal tells, the last of its fields."""
+    return record[record.index(EFFECT) + len(EFFECT) : -1]
+
+
 def _effect_row(
     instance: Instance,
     effect: Message | CallWebhook | StartJourney | GiveTask,
     rev: int,
     position: int,
+    payload: str,
     at: int,
     now: int,
 ) -> Row:
@@ -398,7 +411,7 @@ def _effect_row(
         position,
         effect.node_id,
         effect.kind,
-        orjson.dumps(journal.effect_record(effect)).decode(),
+        payload,
         False,  # a walk withholds what is not for a holdout; the table refuses anything else
         at,
         min(at, now),
