@@ -88,13 +88,9 @@ class Hearing:
         inside = [
             journey_id
             for journey_id, instance in sorted(standing.instances.items())
-            if instance.is_live and self._may_hear(version_of(instance), event)
+            if instance.is_live and self.published.may_hear(version_of(instance), event)
         ]
         return dict.fromkeys([*inside, *(w.program.journey_id for w in hearing)])
-
-    def _may_hear(self, key: tuple[int, int, int], event: Event) -> bool:
-        found = self.published.known[key]
-        return isinstance(found, Unwalkable) or found.program.hears(event)
 
     def _hear_or_queue(
         self, standing: Standing, journey_id: int, event: Event, number: int

@@ -107,6 +107,12 @@ class Published:
             return named
         return sorted({*named, *reports}, key=lambda heard: heard.program.journey_id)
 
+    def may_hear(self, key: Key, event: Event) -> bool:
+        """Whether this event can matter inside a version that is known; one that cannot be walked
+        cannot tell."""
+        found = self.known[key]
+        return isinstance(found, Unwalkable) or found.program.hears(event)
+
     def _listen(self, keys: Iterable[Key]) -> None:
         self.current, self.by_event, self.by_report, self.by_trait = {}, {}, {}, {}
         for key in sorted(keys):

@@ -33,7 +33,7 @@ from journeykit_server.incoming import (
     is_same,
 )
 from journeykit_server.outbox import Outbox, Settled
-from journeykit_server.published import Published, Unwalkable, Walkable, stand_in, version_of
+from journeykit_server.published import Key, Published, Unwalkable, Walkable, stand_in, version_of
 from journeykit_server.publishing import Published as Publication
 from journeykit_server.rows import INSTANCE_COLUMNS
 from journeykit_server.store import PersonKey
@@ -161,12 +161,34 @@ class Runtime:
         first, fresh, receipt = await self._record(connection, tenant_id, incoming, now)
         arrivals = [self._arrival(tenant_id, number, event, now) for number, event in fresh]
         work = Work(now, self.shard)
-        standing = await store.INSTANCES_OF_PEOPLE.run(connection, people)
-        work.stand(found[key] for key in _concerned(arrivals, tenant_id, standing))
+        passes = await store.INSTANCES_OF_PEOPLE.run(connection, people)
+        live = [_key_of(row) for row in passes if row[STATUS] in LIVE]
+        await self.published.load(connection, (version for _, version in live))
+        work.stand(found[key] for key in self._concerned(arrivals, tenant_id, live))
         if work.people:
-            await self._take_up(connection, work, standing)
+            _take_up(work, passes)
             await self._hear(connection, work, arrivals, first, now)
         return receipt
+
+    def _concerned(
+        self, arrivals: Sequence[Arrival], tenant_id: int, live: Iterable[tuple[PersonKey, Key]]
+    ) -> list[PersonKey]:
+        """Whose events can do more than be stored: they write traits, or a journey listens, one
+        published or one that the person is inside of."""
+        inside: dict[PersonKey, list[Key]] = {}
+        for person, version in live:
+            inside.setdefault(person, []).append(version)
+        concerned: set[PersonKey] = set()
+        for arrival in arrivals:
+            person = tenant_id, arrival.incoming.user_id
+            event = arrival.event
+            if (
+                arrival.hearing
+                or event.changed is not None
+                or any(self.published.may_hear(key, event) for key in inside.get(person, ()))
+            ):
+                concerned.add(person)
+        return sorted(concerned)
 
     def _arrival(self, tenant_id: int, number: int, incoming: Incoming, now: Instant) -> Arrival:
         event = event_of(incoming, now)
@@ -246,22 +268,10 @@ class Runtime:
         self, connection: AsyncConnection, work: Work, people: Sequence[PersonKey]
     ) -> None:
         """Read every pass of these people, and the versions in which they are inside."""
-        await self._take_up(
-            connection, work, await store.INSTANCES_OF_PEOPLE.run(connection, people)
-        )
-
-    async def _take_up(self, connection: AsyncConnection, work: Work, rows: Sequence[Any]) -> None:
-        inside = []
-        for row in rows:
-            standing = work.people.get((row[0], row[1]))
-            if standing is None:
-                continue
-            instance = standing.stand(row[:-1])
-            if row[-1] is not None:
-                standing.dead_timers.append(instance.journey_id)
-            if instance.is_live:
-                inside.append(version_of(instance))
-        await self.published.load(connection, inside)
+        passes = await store.INSTANCES_OF_PEOPLE.run(connection, people)
+        live = [_key_of(row)[1] for row in passes if row[STATUS] in LIVE]
+        await self.published.load(connection, live)
+        _take_up(work, passes)
 
     # --- time passes
 
@@ -495,18 +505,20 @@ NOT_BY_API = (
 )
 
 
-def _concerned(
-    arrivals: Sequence[Arrival], tenant_id: int, standing: Sequence[Any]
-) -> list[PersonKey]:
-    """Whose events can do more than be stored: they are inside somewhere, they write traits, or a
-    journey listens."""
-    inside = {(row[0], row[1]) for row in standing if row[STATUS] in LIVE}
-    heard = {
-        (tenant_id, arrival.incoming.user_id)
-        for arrival in arrivals
-        if arrival.hearing or arrival.incoming.kind == "identify"
-    }
-    return sorted(inside | heard)
+def _key_of(row: Sequence[Any]) -> tuple[PersonKey, Key]:
+    """The person of a row of `INSTANCE_COLUMNS`, and the version in which they are."""
+    tenant_id, user_id, journey_id, version, *_ = row
+    return (tenant_id, user_id), (tenant_id, journey_id, version)
+
+
+def _take_up(work: Work, passes: Iterable[Sequence[Any]]) -> None:
+    """Put these passes where their people stand; of people whom nothing concerns none is read."""
+    for row in passes:
+        standing = work.people.get((row[0], row[1]))
+        if standing is not None:
+            instance = standing.stand(row[:-1])
+            if row[-1] is not None:
+                standing.dead_timers.append(instance.journey_id)
 
 
 assert INGEST_BATCH <= NUMBERS_A_BLOCK

@@ -14,10 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant
 
 from journeykit_engine import phone, profile
-from journeykit_engine.instance import NOTHING, Happened, Instance, Pass, Person
+from journeykit_engine.instance import NOTHING, Happened, Instance, Pass, Person, Wait
 from journeykit_engine.trail import (
     AddToSegment,
     Assigned,
+    Branched,
     CallWebhook,
     Entered,
     Exited,
@@ -25,6 +26,8 @@ from journeykit_engine.trail import (
     Message,
     StartJourney,
     Suppressed,
+    Visited,
+    Woke,
     WriteTrait,
 )
 from journeykit_engine.walk import Step
@@ -42,6 +45,9 @@ from journeykit_server.store import PassKey, PersonKey, StoredProfile
 
 Row = tuple[Any, ...]
 ALL_NUMBERS = 2**62  # above every number of an event
+
+
+JOURNAL_ONLY = (Visited, Wait, Woke, Branched)  # by far the most entries of a trail
 
 
 class Fenced(Exception):
@@ -249,6 +255,8 @@ class Work:
         at = microseconds(step.at)
         told = self.told[-1][-1]
         for position, entry in enumerate(step.trail):
+            if type(entry) in JOURNAL_ONLY:
+                continue
             match entry:
                 case Message() | CallWebhook() | StartJourney() | GiveTask():
                     payload = _effect_of(told.split("\n")[position])
