@@ -45,13 +45,12 @@ class Hearing:
         published: Published,
         chance: Chance,
         work: Work,
-        now: Instant,
         busy: set[tuple[Any, ...]],
     ) -> None:
         self.published = published
         self.chance = chance
         self.work = work
-        self.now = now
+        self.now = instant(work.now)
         self.busy = busy
         self.queued: list[tuple[Any, ...]] = []
         self.requeued: list[tuple[Any, ...]] = []
@@ -63,8 +62,8 @@ class Hearing:
             event = self._written(standing, incoming)
             if not event.changed:
                 return
-        elif event.name in self.work.remembered and incoming.kind == "track":
-            self._remembered(standing, event)
+        else:
+            self.remember(standing, arrival)
         for journey_id in self._concerned(standing, event, arrival.hearing):
             self._hear_or_queue(standing, journey_id, event, arrival.number)
 
@@ -74,7 +73,11 @@ class Hearing:
         standing.write(made, changed)
         return Event("", self.now, incoming.id, incoming.properties, changed)
 
-    def _remembered(self, standing: Standing, event: Event) -> None:
+    def remember(self, standing: Standing, arrival: Arrival) -> None:
+        """An event that some rule asks about joins the history of its person."""
+        event = arrival.event
+        if event.name not in self.work.remembered or arrival.incoming.kind != "track":
+            return
         history = standing.person.events
         happened = Happened(event.at, event.properties, event.id)
         told = {**history, event.name: [*history.get(event.name, ()), happened]}

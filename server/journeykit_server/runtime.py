@@ -164,31 +164,33 @@ class Runtime:
         passes = await store.INSTANCES_OF_PEOPLE.run(connection, people)
         live = [_key_of(row) for row in passes if row[STATUS] in LIVE]
         await self.published.load(connection, (version for _, version in live))
-        work.stand(found[key] for key in self._concerned(arrivals, tenant_id, live))
-        if work.people:
+        heard = self._heard(arrivals, tenant_id, live)
+        if heard:
+            concerned = {(tenant_id, arrival.incoming.user_id) for arrival in heard}
+            work.stand(found[key] for key in sorted(concerned))
             _take_up(work, passes)
-            await self._hear(connection, work, arrivals, first, now)
+            await self._hear(connection, work, arrivals, heard, first)
         return receipt
 
-    def _concerned(
+    def _heard(
         self, arrivals: Sequence[Arrival], tenant_id: int, live: Iterable[tuple[PersonKey, Key]]
-    ) -> list[PersonKey]:
-        """Whose events can do more than be stored: they write traits, or a journey listens, one
+    ) -> list[Arrival]:
+        """The events that can do more than be stored: they write traits, or a journey listens, one
         published or one that the person is inside of."""
         inside: dict[PersonKey, list[Key]] = {}
         for person, version in live:
             inside.setdefault(person, []).append(version)
-        concerned: set[PersonKey] = set()
-        for arrival in arrivals:
-            person = tenant_id, arrival.incoming.user_id
-            event = arrival.event
-            if (
-                arrival.hearing
-                or event.changed is not None
-                or any(self.published.may_hear(key, event) for key in inside.get(person, ()))
-            ):
-                concerned.add(person)
-        return sorted(concerned)
+        may_hear = self.published.may_hear
+        return [
+            arrival
+            for arrival in arrivals
+            if arrival.hearing
+            or arrival.event.changed is not None
+            or any(
+                may_hear(key, arrival.event)
+                for key in inside.get((tenant_id, arrival.incoming.user_id), ())
+            )
+        ]
 
     def _arrival(self, tenant_id: int, number: int, incoming: Incoming, now: Instant) -> Arrival:
         event = event_of(incoming, now)
@@ -199,20 +201,23 @@ class Runtime:
         connection: AsyncConnection,
         work: Work,
         arrivals: Sequence[Arrival],
+        heard: Sequence[Arrival],
         first: int,
-        now: Instant,
     ) -> None:
-        """Let everybody concerned hear their events; `first` is the first number of the batch."""
+        """Let the people of `heard` hear it; what else arrived of them goes into the history that
+        their rules see. `first` is the first number of the batch."""
         people = sorted(work.people)
         tenant_id = people[0][0]
-        concerned = [
-            arrival for arrival in arrivals if (tenant_id, arrival.incoming.user_id) in work.people
-        ]
-        await work.load_needs(connection, self._asking(work, tenant_id, concerned), people, first)
+        await work.load_needs(connection, self._asking(work, tenant_id, heard), people, first)
         busy = {tuple(row) for row in await store.QUEUED.run(connection, people)}
-        hearing = Hearing(self.published, self.chance, work, now, busy)
-        for arrival in concerned:
-            hearing.receive(work.people[tenant_id, arrival.incoming.user_id], arrival)
+        hearing = Hearing(self.published, self.chance, work, busy)
+        numbers = {arrival.number for arrival in heard}
+        for arrival in arrivals:
+            standing = work.people.get((tenant_id, arrival.incoming.user_id))
+            if arrival.number in numbers and standing is not None:
+                hearing.receive(standing, arrival)
+            elif standing is not None:
+                hearing.remember(standing, arrival)
         await work.save(connection)
         await store.QUEUE.run(connection, hearing.queued)
 
@@ -399,7 +404,7 @@ class Runtime:
         await self._stand(connection, work, people)
         rows = await store.QUEUED_EVENTS.run(connection, people)
         await work.load_needs(connection, self._waiting_to_hear(work, rows), people)
-        hearing = Hearing(self.published, self.chance, work, now, set())
+        hearing = Hearing(self.published, self.chance, work, set())
         heard = hearing.catch_up(rows)
         await work.save(connection)
         await store.UNQUEUE.run(connection, heard)
