@@ -19,6 +19,8 @@ STAMP = ENV / "made-from"
 LOCK = ROOT / "requirements.lock"
 EXTRAS = ".[test,notebooks,bench]"
 OLDEST = (3, 11)
+# The whole suite, which takes minutes, shares the cores; a few tests start faster alone.
+TOGETHER = ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
 USAGE_EXIT = 2  # what argparse and most commands answer to a command line they do not know
 
 COMMANDS = {
@@ -75,7 +77,7 @@ def run(command: str, rest: list[str]) -> int:
 def steps(command: str, rest: list[str]) -> list[list[str]]:
     """The command lines behind a command. All of them run, so that one look shows every fault."""
     lint = [["-m", "ruff", "format", "--check", "."], ["-m", "ruff", "check", "."], ["-m", "mypy"]]
-    test = [["-m", "pytest", *rest]]
+    test = [["-m", "pytest", *(rest or TOGETHER)]]
     return {
         "demo": [["-m", "journeykit.demo", *rest]],
         "test": test,

@@ -81,6 +81,7 @@ def test_an_environment_is_whole_only_with_todays_stamp(dev: ModuleType, tmp_pat
 
 def test_every_command_has_its_steps(dev: ModuleType) -> None:
     assert dev.steps("test", ["-k", "layers"]) == [["-m", "pytest", "-k", "layers"]]
+    assert dev.steps("test", []) == [["-m", "pytest", *dev.TOGETHER]]
     assert dev.steps("check", []) == dev.steps("lint", []) + dev.steps("test", [])
     known = {command for command in dev.COMMANDS if command != "lock"}
     assert {command: bool(dev.steps(command, [])) for command in known} == {

@@ -28,5 +28,7 @@ def code_of(fault: Exception) -> tuple[str, bool]:
 
 def words_of(fault: Exception) -> str:
     """What a fault says, with the name of its kind where it is not one of ours."""
-    told = str(fault) if isinstance(fault, CannotWalk) else f"{type(fault).__name__}: {fault}"
+    # The first line: a database goes on with the statement, and with the row that it refused.
+    line = str(fault).partition("\n")[0]
+    told = line if isinstance(fault, CannotWalk) else f"{type(fault).__name__}: {line}"
     return fit_to_keep(told)

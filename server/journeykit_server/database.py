@@ -179,7 +179,8 @@ def _words(error: Exception) -> str:
     return words.rstrip(".") or type(inner).__name__
 
 
-CONFLICTS = ("40001", "40P01", "55P03")  # serialization, deadlock, lock not available
+CONFLICTS = ("40001", "40P01", "55P03", "0A000")
+"""Serialization, deadlock, lock not available, and a plan made before the schema changed."""
 GONE = ("57P01", "57P02", "57P03", "25P03", "57014", "53300")
 """Shut down, crashed, starting up, idle too long in a transaction, too slow, too many clients."""
 FULL_STATES = ("53100", "25006")  # disk full, read-only

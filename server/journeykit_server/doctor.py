@@ -26,10 +26,8 @@ Level = Literal["ok", "warn", "bad"]
 OLDEST_SQLITE = (3, 35)  # the first with RETURNING
 OLDEST_POSTGRESQL = 130_000  # 13: older ones get no security fixes
 SKEW_SECONDS = 5.0  # of this machine's clock against the database's
-LATE_SECONDS, VERY_LATE_SECONDS = (
-    60.0,
-    600.0,
-)  # a due timer, an effect: nobody keeps up; nobody works
+LATE_SECONDS = 60.0  # a due timer, an effect: the workers do not keep up
+VERY_LATE_SECONDS = 600.0  # nobody works
 OTHERS_MAY = 0o007  # what a file's mode allows to every user of the machine
 
 
@@ -194,7 +192,7 @@ def _holder(database: Database) -> Finding:
 
 async def _due_timers(connection: AsyncConnection, now: Instant) -> Finding:
     minute = microseconds(now) // MINUTE
-    due = select(func.min(timers.c.due)).where(timers.c.bucket <= minute)
+    due = select(func.min(timers.c.try_at)).where(timers.c.bucket <= minute)
     oldest = (await connection.execute(due)).scalar_one()
     late = _seconds_since(oldest, now)
     return _lateness("The oldest due timer", "No timer is late.", late)

@@ -19,6 +19,7 @@ from journeykit_server.clock import Chance, instant, microseconds
 from journeykit_server.incoming import Incoming
 from journeykit_server.letters import Letter
 from journeykit_server.published import CannotWalk, Published, Unwalkable, Walkable, version_of
+from journeykit_server.tables import NEVER
 from journeykit_server.work import Standing, Work
 
 log = logging.getLogger("journeykit")
@@ -36,22 +37,18 @@ class Arrival(NamedTuple):
 class Hearing:
     """Who hears what in one unit of work.
 
+    Made before what the walks need is loaded: a version published after that takes nobody in here.
     `busy` has the passes (tenant, user, journey) that have still to hear an earlier event; what
     comes later for one of them is put into `queued` (rows of the inbox) unheard.
     """
 
-    def __init__(
-        self,
-        published: Published,
-        chance: Chance,
-        work: Work,
-        busy: set[tuple[Any, ...]],
-    ) -> None:
+    def __init__(self, published: Published, chance: Chance, work: Work) -> None:
         self.published = published
+        self.current = published.current
         self.chance = chance
         self.work = work
         self.now = instant(work.now)
-        self.busy = busy
+        self.busy: set[tuple[Any, ...]] = set()
         self.queued: list[tuple[Any, ...]] = []
         self.requeued: list[tuple[Any, ...]] = []
 
@@ -68,10 +65,19 @@ class Hearing:
             self._hear_or_queue(standing, journey_id, event, arrival.number)
 
     def _written(self, standing: Standing, incoming: Incoming) -> Event:
-        occurred_at = min(incoming.occurred_at or self.now, self.now)
+        occurred_at = self._occurred_at(standing, incoming)
         made, changed = standing.identify(incoming.properties, occurred_at)
         standing.write(made, changed)
         return Event("", self.now, incoming.id, incoming.properties, changed)
+
+    def _occurred_at(self, standing: Standing, incoming: Incoming) -> Instant:
+        """The sender's time, but never ahead of ours. Without one the order of arrival counts, even
+        where our clock has gone back since the last writing."""
+        if incoming.occurred_at is not None:
+            return min(incoming.occurred_at, self.now)
+        written_at = standing.known_profile().written_at
+        before = [written_at[name] for name in incoming.properties if name in written_at]
+        return max([self.now, *before])
 
     def remember(self, standing: Standing, arrival: Arrival) -> None:
         """An event that some rule asks about joins the history of its person."""
@@ -100,7 +106,7 @@ class Hearing:
     ) -> None:
         key = (*standing.key, journey_id)
         at = microseconds(self.now)
-        waiting = (at, 0, "waits for an earlier event")
+        waiting = (NEVER, 0, "waits for an earlier event")
         if key not in self.busy:
             try:
                 self._hear(standing, journey_id, event, number)
@@ -110,7 +116,7 @@ class Hearing:
                 again = self._try_again(standing, journey_id, queued, fault)
             if again is None:
                 return
-            log.warning("journey %d could not hear event %s: %s", journey_id, event.id, again[2])
+            log.warning("journey %d could not hear event number %d yet", journey_id, number)
             waiting = again
             self.busy.add(key)
         self.queued.append((*key, number, event.name, _written_down(event), *waiting, at))
@@ -123,13 +129,17 @@ class Hearing:
         person = standing.person
         if instance is not None:
             event = event._replace(at=max(event.at, instance.updated_at))
-        if instance is not None and instance.is_live:
+        if (
+            instance is not None
+            and instance.is_live
+            and self.published.may_hear(version_of(instance), event)
+        ):
             inside = self._walkable(version_of(instance))
             for step in walk.hear(inside.program, person, instance, event):
                 heard.append((inside, step))
                 instance, person = step.instance, step.person
         failed = bool(heard) and heard[-1][1].failure is not None
-        current = self.published.current.get((tenant_id, journey_id))
+        current = self.current.get((tenant_id, journey_id))
         if current is not None and not failed and walk.triggers(current.program, event):
             heard.append((current, walk.enter(current.program, person, instance, event)))
         for walkable, step in heard:
@@ -178,13 +188,14 @@ class Hearing:
 
     def catch_up(self, rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
         """Queued events, in order; the keys of those that are done with."""
-        done = []
+        done, begun = [], set[tuple[Any, ...]]()
         for row in rows:
             *key, number, name, changed, try_at, attempts, failed_at, at, event_id, properties = row
-            if tuple(key) in self.busy:
-                continue
-            if try_at > microseconds(self.now):
+            is_first = tuple(key) not in begun
+            begun.add(tuple(key))
+            if is_first and try_at > microseconds(self.now):
                 self.busy.add(tuple(key))
+            if tuple(key) in self.busy:
                 continue
             written = None if changed is None else orjson.loads(changed)
             event = Event(name, instant(at), event_id, orjson.loads(properties), written)

@@ -13,6 +13,7 @@ from sqlalchemy import Row, and_, delete, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant
 
+from journeykit_engine.strict_json import json_faults
 from journeykit_server.bulk import Delete, Insert
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database
@@ -154,7 +155,7 @@ async def list_letters(
             )
         )
     letters = letters.order_by(dead_letters.c.last_at.desc(), dead_letters.c.letter_id)
-    page = letters.limit(min(first, MOST_LETTERS))
+    page = letters.limit(min(max(first, 0), MOST_LETTERS))
 
     async def read(connection: AsyncConnection) -> list[Letter]:
         return [_letter(row) for row in await connection.execute(page)]
@@ -220,6 +221,8 @@ def _taken_before(taken: list[Letter], letter_id: str) -> Letter:
 
 async def _take(connection: AsyncConnection, tenant_id: int, letter_id: str) -> Letter | None:
     """Delete a letter and return it as it was, with its person locked."""
+    if json_faults(letter_id):  # what no database would take names no letter
+        return None
     its_own = and_(dead_letters.c.tenant_id == tenant_id, dead_letters.c.letter_id == letter_id)
     person = select(profiles.c.user_id).where(
         profiles.c.tenant_id == tenant_id,

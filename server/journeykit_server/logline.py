@@ -57,4 +57,9 @@ def moment(record: logging.LogRecord) -> str:
 
 
 def traceback_of(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    return [formatter.formatException(record.exc_info)] if record.exc_info else []
+    """Without the line in which PostgreSQL tells the values of the row that it refused: they are
+    people's."""
+    if not record.exc_info:
+        return []
+    lines = formatter.formatException(record.exc_info).split("\n")
+    return ["\n".join(line for line in lines if not line.startswith("DETAIL:"))]

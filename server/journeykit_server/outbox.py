@@ -157,7 +157,7 @@ class Outbox:
         settled = await self.database.run(
             lambda connection: settle(self.database, connection, token, items, outcomes)
         )
-        log.info("outbox %s", " ".join(f"{k}={n}" for k, n in settled._asdict().items()))
+        log.info("delivered", extra={"figures": settled._asdict()})
         return settled
 
     async def next_try(self, connection: AsyncConnection) -> Instant | None:

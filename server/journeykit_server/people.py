@@ -182,7 +182,7 @@ async def outgoing(
     """What journeys want done outside for this person and how far it came, in the order in which it
     came up: `first` of them (`MOST_OUTGOING` at most) from behind `after`, the `place` of one.
     Raises `NoSuchPerson`."""
-    many = min(first, MOST_OUTGOING)
+    many = min(max(first, 0), MOST_OUTGOING)
 
     async def read(connection: AsyncConnection) -> list[Outgoing]:
         await _know(connection, tenant_id, user_id)

@@ -58,7 +58,6 @@ class Walkable:
 class Published:
     """The programs by version, and which of them hears what.
 
-    `account_timezone` is used for a version that names no zone and was stored with none.
     `evaluator` makes a predicate of a definition, see `compile_graph`.
     """
 
@@ -79,19 +78,25 @@ class Published:
         """Read which versions are published now, and those not read before."""
         rows = (await connection.execute(CURRENT)).all()
         keys = [(row.tenant_id, row.journey_id, row.published_version) for row in rows]
-        # What cannot be walked is tried again: a restored document, a newer journeykit.
-        for key in [key for key, found in self.known.items() if isinstance(found, Unwalkable)]:
-            del self.known[key]
-        await self.load(connection, keys)
+        # What cannot be walked is tried again: a restored document, a newer journeykit. It stays
+        # known meanwhile, since a unit of work that runs beside has looked it up.
+        again = [key for key, found in self.known.items() if isinstance(found, Unwalkable)]
+        await self._read(connection, {*again, *(key for key in keys if key not in self.known)})
         self._listen(keys)
         self.loaded_at = now
 
     async def load(self, connection: AsyncConnection, keys: Iterable[Key]) -> None:
         """Read these versions unless they are known, in one statement."""
-        missing = sorted({key for key in keys if key not in self.known})
-        found = {tuple(row[:3]): row for row in await VERSIONS.run(connection, missing)}
-        for key in missing:
-            self.known[key] = _made(key, found.get(key), self.evaluator)
+        await self._read(connection, {key for key in keys if key not in self.known})
+
+    async def _read(self, connection: AsyncConnection, keys: set[Key]) -> None:
+        wanted = sorted(keys)
+        found = {tuple(row[:3]): row for row in await VERSIONS.run(connection, wanted)}
+        for key in wanted:
+            # Somebody else may have read it meanwhile. Of two programs for one version both would
+            # count, and a batch must not name a counter twice.
+            if not isinstance(self.known.get(key), Walkable):
+                self.known[key] = _made(key, found.get(key), self.evaluator)
 
     def hearing(self, tenant_id: int, event: Event) -> list[Walkable]:
         """The published journeys that this event can matter to, in the order of their ids."""

@@ -7,6 +7,7 @@ lock them, read all that their walks may ask, walk (pure, in memory), write all 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -35,9 +36,9 @@ from journeykit_server.incoming import (
 from journeykit_server.outbox import Outbox, Settled
 from journeykit_server.published import Key, Published, Unwalkable, Walkable, stand_in, version_of
 from journeykit_server.publishing import Published as Publication
-from journeykit_server.rows import INSTANCE_COLUMNS
-from journeykit_server.store import PersonKey
-from journeykit_server.tables import NEVER_BUCKET, NUMBERS_A_BLOCK
+from journeykit_server.rows import INSTANCE_COLUMNS, MINUTE
+from journeykit_server.store import PassKey, PersonKey
+from journeykit_server.tables import NEVER, NEVER_BUCKET, NUMBERS_A_BLOCK
 from journeykit_server.waking import Waking, Woken
 from journeykit_server.work import Fenced, Work
 
@@ -50,7 +51,6 @@ LEASE = TimeDelta(seconds=30)  # after it a claim is anybody's again: its worker
 SWEEP_SECONDS = 5.0  # between two looks at all minutes: lease and sweep make 35 s at most
 MOST_RACES = 5  # times that a unit is begun again because somebody else was there first
 MOST_PEOPLE = 500  # of one enter call
-MINUTE = 60_000_000
 STATUS = INSTANCE_COLUMNS.index("status")
 LIVE = ("active", "waiting")
 
@@ -81,6 +81,7 @@ class Runtime:
         self.clock, self.chance = database.clock, database.chance
         self.shard = shard
         self.published = Published(evaluator)
+        self.reloading = asyncio.Lock()  # what began to read later knows more, and comes last
         self.outbox = Outbox(database, provider or LogProvider(database), self._start)
         self.leases: dict[str, None] = {}
         self.unwalked: list[str] = []  # claims whose walk the database did not take
@@ -89,7 +90,10 @@ class Runtime:
 
     async def reload(self) -> None:
         """Read which journeys are published now."""
+        async with self.reloading:
+            await self._reload()
 
+    async def _reload(self) -> None:
         async def read(connection: AsyncConnection) -> None:
             await self.published.reload(connection, self.clock.monotonic())
 
@@ -115,8 +119,11 @@ class Runtime:
         return published
 
     async def _reload_if_stale(self) -> None:
-        if self.published.is_stale(self.clock.monotonic()):
-            await self.reload()
+        if not self.published.is_stale(self.clock.monotonic()):
+            return
+        async with self.reloading:
+            if self.published.is_stale(self.clock.monotonic()):  # nobody has just done it
+                await self._reload()
 
     async def _unit(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """One transaction, begun again where somebody else was there first."""
@@ -161,6 +168,7 @@ class Runtime:
         first, fresh, receipt = await self._record(connection, tenant_id, incoming, now)
         arrivals = [self._arrival(tenant_id, number, event, now) for number, event in fresh]
         work = Work(now, self.shard)
+        hearing = Hearing(self.published, self.chance, work)
         passes = await store.INSTANCES_OF_PEOPLE.run(connection, people)
         live = [_key_of(row) for row in passes if row[STATUS] in LIVE]
         await self.published.load(connection, (version for _, version in live))
@@ -169,7 +177,7 @@ class Runtime:
             concerned = {(tenant_id, arrival.incoming.user_id) for arrival in heard}
             work.stand(found[key] for key in sorted(concerned))
             _take_up(work, passes)
-            await self._hear(connection, work, arrivals, heard, first)
+            await self._hear(connection, hearing, arrivals, heard, first)
         return receipt
 
     def _heard(
@@ -199,18 +207,18 @@ class Runtime:
     async def _hear(
         self,
         connection: AsyncConnection,
-        work: Work,
+        hearing: Hearing,
         arrivals: Sequence[Arrival],
         heard: Sequence[Arrival],
         first: int,
     ) -> None:
         """Let the people of `heard` hear it; what else arrived of them goes into the history that
         their rules see. `first` is the first number of the batch."""
+        work = hearing.work
         people = sorted(work.people)
         tenant_id = people[0][0]
         await work.load_needs(connection, self._asking(work, tenant_id, heard), people, first)
-        busy = {tuple(row) for row in await store.QUEUED.run(connection, people)}
-        hearing = Hearing(self.published, self.chance, work, busy)
+        hearing.busy = {tuple(row[:3]) for row in await store.QUEUED.run(connection, people)}
         numbers = {arrival.number for arrival in heard}
         for arrival in arrivals:
             standing = work.people.get((tenant_id, arrival.incoming.user_id))
@@ -218,8 +226,8 @@ class Runtime:
                 hearing.receive(standing, arrival)
             elif standing is not None:
                 hearing.remember(standing, arrival)
-        await work.save(connection)
         await store.QUEUE.run(connection, hearing.queued)
+        await work.save(connection)
 
     async def _record(
         self,
@@ -292,7 +300,8 @@ class Runtime:
             raise
         del self.leases[token]
         if woken.claimed:
-            log.info("woke", extra={"figures": woken._asdict()})
+            level = logging.WARNING if woken.failed or woken.dead else logging.INFO
+            log.log(level, "woke", extra={"figures": woken._asdict()})
         return woken
 
     async def _claim_and_wake(self, limit: int, token: str, began: float) -> Woken:
@@ -312,10 +321,26 @@ class Runtime:
             return Woken()
         keys = sorted((row.tenant_id, row.user_id, row.journey_id) for row in rows)
         try:
-            return await self._unit(lambda c: self._wake(c, keys, token, began))
+            return await self._wake_apart(keys, token, began)
         except Unavailable:
             self.unwalked.append(token)
             raise
+
+    async def _wake_apart(self, keys: Sequence[PassKey], token: str, began: float) -> Woken:
+        """Wake these people together. Where one of them cannot be saved, halve the batch until that
+        one is alone, and set them aside: nobody is held up by another."""
+        try:
+            return await self._unit(lambda c: self._wake(c, keys, token, began))
+        except Unavailable:
+            raise
+        except Exception as fault:
+            if len(keys) == 1:
+                error = fault
+                return await self._unit(lambda c: self._wake(c, keys, token, began, error))
+        middle = len(keys) // 2
+        first = await self._wake_apart(keys[:middle], token, began)
+        second = await self._wake_apart(keys[middle:], token, began)
+        return Woken(*map(sum, zip(first, second, strict=True)))
 
     async def _claim(
         self,
@@ -327,10 +352,10 @@ class Runtime:
     ) -> tuple[int, Sequence[Any]]:
         """The minute it is, and what is ours now. Claims after which the database failed are given
         back first: nobody walked, so no attempt is counted, however long it is away."""
-        for held in unwalked:
-            await connection.execute(store.RELEASE, {"token": held})
         now = await self.database.now(connection)
         at, until = microseconds(now), microseconds(now + LEASE)
+        for held in unwalked:
+            await store.release(connection, held, at)
         rows = await store.claim(
             connection, low=low, now=at, lease_until=until, many=limit, token=token
         )
@@ -339,9 +364,10 @@ class Runtime:
     async def _wake(
         self,
         connection: AsyncConnection,
-        keys: Sequence[tuple[int, str, int]],
+        keys: Sequence[PassKey],
         token: str,
         began: float,
+        fault: Exception | None = None,
     ) -> Woken:
         people = store.distinct_people(keys)
         work_people = await store.lock(connection, people)
@@ -353,12 +379,15 @@ class Runtime:
         waking.find(rows)
         await self.published.load(connection, waking.versions())
         await work.load_needs(connection, waking.walkables(), people)
-        if any(queued := await store.QUEUED.run(connection, people)):
-            waking.busy = {tuple(row) for row in queued}
-        waking.walk()
-        await work.save(connection)
+        queued = await store.QUEUED.run(connection, people)
+        waking.busy = {tuple(key): try_at for *key, try_at in queued}
+        if fault is None:
+            waking.walk()
+        else:
+            waking.set_aside(fault)
         await store.UNSCHEDULE.run(connection, waking.superseded)
         await store.POSTPONE.run(connection, waking.postponed)
+        await work.save(connection)
         return waking.told(len(keys))
 
     async def next_due(self) -> Instant | None:
@@ -366,7 +395,7 @@ class Runtime:
 
         async def read(connection: AsyncConnection) -> list[int | None]:
             timer = await connection.execute(store.NEXT_TIMER, {"never": NEVER_BUCKET})
-            event = await connection.execute(store.NEXT_IN_INBOX)
+            event = await connection.execute(store.NEXT_IN_INBOX, {"never": NEVER})
             effect = await self.outbox.next_try(connection)
             at = None if effect is None else microseconds(effect)
             return [timer.scalar_one(), event.scalar_one(), at]
@@ -379,7 +408,8 @@ class Runtime:
         for token in list(self.leases):
 
             async def give_back(connection: AsyncConnection, token: str = token) -> None:
-                await connection.execute(store.RELEASE, {"token": token})
+                now = await self.database.now(connection)
+                await store.release(connection, token, microseconds(now))
 
             await self.database.run(give_back)
             self.leases.pop(token, None)
@@ -403,12 +433,12 @@ class Runtime:
         work.stand(work_people.values())
         await self._stand(connection, work, people)
         rows = await store.QUEUED_EVENTS.run(connection, people)
+        hearing = Hearing(self.published, self.chance, work)
         await work.load_needs(connection, self._waiting_to_hear(work, rows), people)
-        hearing = Hearing(self.published, self.chance, work, set())
         heard = hearing.catch_up(rows)
-        await work.save(connection)
         await store.UNQUEUE.run(connection, heard)
         await store.REQUEUE.run(connection, hearing.requeued)
+        await work.save(connection)
         return len(heard)
 
     def _waiting_to_hear(self, work: Work, rows: Sequence[Any]) -> list[Walkable]:

@@ -14,7 +14,7 @@ from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from journeykit_server.bulk import Delete, Insert, Select, Update
-from journeykit_server.rows import INSTANCE_COLUMNS, INSTANCE_KEY, INSTANCE_VALUES
+from journeykit_server.rows import INSTANCE_COLUMNS, INSTANCE_KEY, INSTANCE_VALUES, MINUTE
 from journeykit_server.tables import (
     NUMBERS_A_BLOCK,
     entries,
@@ -128,10 +128,11 @@ PASSES = Select(
 )
 QUEUED = Select(
     PERSON,
-    "SELECT q.tenant_id, q.user_id, q.journey_id FROM {given} JOIN inbox q ON "
-    + SAME_PERSON.format("q"),
+    "SELECT q.tenant_id, q.user_id, q.journey_id, min(q.try_at) FROM {given} JOIN inbox q ON "
+    + SAME_PERSON.format("q")
+    + " GROUP BY q.tenant_id, q.user_id, q.journey_id",
 )
-"""The journeys that have still to hear something about these people."""
+"""The journeys that have still to hear something about these people, and when they try again."""
 
 # --- timers
 
@@ -189,7 +190,9 @@ NEXT_TIMER = text("""
         SELECT try_at FROM timers WHERE bucket < :never ORDER BY bucket LIMIT 1000) AS first""")
 RELEASE = text("""
     UPDATE timers SET lease_token = NULL, try_at = due, attempts = attempts - 1
-    WHERE lease_token = :token AND attempts > 0""")
+    WHERE bucket <= :minute AND lease_token = :token AND attempts > 0""")
+"""A claim leaves its timers in their minutes, none of which lies ahead; it is by the minutes that
+they are found among millions."""
 
 
 async def claim(
@@ -198,8 +201,13 @@ async def claim(
     """Mark up to `many` due timers as ours: keys and buckets, the earliest minutes first."""
     # The limit stands in the text: PostgreSQL would plan an unknown one for a tenth of the table.
     statement = CLAIM_SQLITE if connection.dialect.name == "sqlite" else CLAIM_POSTGRESQL
-    values = (low, now // 60_000_000, now, token, lease_until)
+    values = (low, now // MINUTE, now, token, lease_until)
     return (await connection.exec_driver_sql(statement.format(many=int(many)), values)).all()
+
+
+async def release(connection: AsyncConnection, token: str, now: int) -> None:
+    """Give back what is claimed under this token, as if it had never been."""
+    await connection.execute(RELEASE, {"token": token, "minute": now // MINUTE})
 
 
 # --- steps
@@ -295,15 +303,11 @@ REQUEUE = Update(
     ("try_at", "attempts", "last_error"),
     ("tenant_id", "user_id", "journey_id", "number"),
 )
-_IS_FIRST = """NOT EXISTS (
-    SELECT 1 FROM inbox e WHERE e.tenant_id = q.tenant_id AND e.user_id = q.user_id
-    AND e.journey_id = q.journey_id AND e.number < q.number)"""
-# Only who stands first in a line counts: those behind are due all the time, and would be looked at
-# again and again in place of others.
-DUE_IN_INBOX = text(f"""
-    SELECT DISTINCT q.tenant_id, q.user_id FROM inbox q WHERE q.try_at <= :now AND {_IS_FIRST}
-    ORDER BY q.tenant_id, q.user_id LIMIT :many""")
-NEXT_IN_INBOX = text(f"SELECT min(q.try_at) FROM inbox q WHERE {_IS_FIRST}")
+# Who stands behind another is never due: their moment comes with whoever is first in their line.
+DUE_IN_INBOX = text("""
+    SELECT DISTINCT tenant_id, user_id FROM inbox WHERE try_at <= :now
+    ORDER BY tenant_id, user_id LIMIT :many""")
+NEXT_IN_INBOX = text("SELECT min(try_at) FROM inbox WHERE try_at < :never")
 
 _QUEUED = (
     "SELECT q.tenant_id, q.user_id, q.journey_id, q.number, q.name, q.changed, q.try_at, "

@@ -27,6 +27,7 @@ from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
 NEVER_BUCKET = 2**31 - 1  # the minute of a timer that is not to be tried again: in the year 6053
+NEVER = 2**62  # a moment that does not come, in microseconds
 NUMBERS_A_BLOCK = 1_000  # event numbers fetched at once; the most events of one transaction
 
 metadata = MetaData(

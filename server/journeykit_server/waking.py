@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,9 +18,8 @@ from journeykit_server.rows import bucket_of
 from journeykit_server.tables import NEVER_BUCKET
 from journeykit_server.work import Standing, Work
 
-log = logging.getLogger("journeykit")
-
 TRUST_SECONDS = 20.0  # a worker believes in its own claim for so long, well below the lease
+A_SECOND = TimeDelta(seconds=1)
 WORKER_DIED = "a worker died while it walked this person, {0} times"
 
 
@@ -67,7 +65,7 @@ class Waking:
         self.now = now
         self.token = token
         self.began = began
-        self.busy: set[tuple[Any, ...]] = set()
+        self.busy: dict[tuple[Any, ...], int] = {}
         self.due: list[_Due] = []
         self.superseded: list[tuple[Any, ...]] = []
         self.postponed: list[tuple[Any, ...]] = []
@@ -96,15 +94,23 @@ class Waking:
     def walk(self) -> None:
         """Walk everybody whose time it is, as far as the claim can be trusted."""
         for found in self.due:
+            if self.clock.monotonic() - self.began > TRUST_SECONDS:
+                self._postpone(found, A_SECOND, found.attempts - 1, "")  # may be another's by now
+                continue
             key = (*found.standing.key, found.instance.journey_id)
-            if key in self.busy or self.clock.monotonic() - self.began > TRUST_SECONDS:
-                # An event waits to be heard first, or the claim may be another's by now.
-                self._postpone(found, TimeDelta(seconds=1), found.attempts - 1, "")
+            if key in self.busy:  # an event waits to be heard first
+                pause = instant(self.busy[key]) - self.now
+                self._postpone(found, max(pause, A_SECOND), found.attempts - 1, "")
                 continue
             try:
                 self._resume(found)
             except Exception as fault:
                 self._fail(found, fault)
+
+    def set_aside(self, fault: Exception) -> None:
+        """Of those found nobody can be saved: let them go, to be tried again later or given up."""
+        for found in self.due:
+            self._fail(found, fault)
 
     def _resume(self, found: _Due) -> None:
         known = self.published.known[version_of(found.instance)]
@@ -130,7 +136,6 @@ class Waking:
             self._die(found, found.instance.current_node, code, words)
             return
         self.failed += 1
-        log.warning("a timer of journey %d failed: %s", found.instance.journey_id, words)
         self._postpone(found, backoff(found.attempts, self.chance), found.attempts, words)
 
     def _postpone(self, found: _Due, pause: TimeDelta, attempts: int, error: str) -> None:

@@ -148,7 +148,6 @@ class Work:
         self.letters: list[Row] = []
         self.counting: dict[int, Walkable] = {}
         self.counts: list[Row] = []
-        self.messages = 0
 
     def stand(self, stored: Iterable[StoredProfile]) -> None:
         """Take up these people."""
@@ -214,8 +213,12 @@ class Work:
         instance, journey_id = step.instance, walkable.program.journey_id
         prior = standing.instances.get(journey_id)
         rev, number = standing.revs.get(journey_id, 0), note
-        if instance is not None and instance is not prior:
+        has_moved = instance is not None and instance is not prior
+        if has_moved:
             rev, number = rev + 1, 0
+        if step.trail:  # first what could fail, then what is kept
+            self._tell(standing, walkable, step, cause, rev, number)
+        if instance is not None and has_moved:
             standing.instances[journey_id], standing.revs[journey_id] = instance, rev
             self.moved[instance_key(instance)] = standing
         if not step.trail:
@@ -224,9 +227,9 @@ class Work:
             self._keep_writes(standing, step)
         if standing.keeps_passes and instance is not None:
             _keep_pass(standing, instance)
-        self._tell(standing, walkable, step, cause, rev, number)
         if instance is not None and number == 0:
-            self._sort_out(standing, instance, step, rev)
+            was_held = prior is not None and prior.is_holdout
+            self._sort_out(standing, instance, step, rev, was_held)
 
     def _tell(
         self,
@@ -249,8 +252,10 @@ class Work:
         rows = self.noted if number else self.told
         rows.append((*key, version, entry_count, at, cause, trail))
 
-    def _sort_out(self, standing: Standing, instance: Instance, step: Step, rev: int) -> None:
-        """What of a trail has rows of its own."""
+    def _sort_out(
+        self, standing: Standing, instance: Instance, step: Step, rev: int, is_held: bool
+    ) -> None:
+        """What of a trail has rows of its own; `is_held` says how the person came into the step."""
         key = (*instance_key(instance), instance.entry_count)
         at = microseconds(step.at)
         told = self.told[-1][-1]
@@ -260,9 +265,11 @@ class Work:
             match entry:
                 case Message() | CallWebhook() | StartJourney() | GiveTask():
                     payload = _effect_of(told.split("\n")[position])
-                    row = _effect_row(instance, entry, rev, position, payload, at, self.now)
+                    place = (rev, position)
+                    row = _effect_row(instance, entry, place, payload, is_held, at, self.now)
                     self.effects.append(row)
                 case Assigned():
+                    is_held = is_held or entry.holdout
                     arm = (entry.node_id, instance.version, entry.variant, entry.holdout, at)
                     self.exposed.append((*key, *arm))
                 case Suppressed() if entry.message_id:
@@ -270,6 +277,7 @@ class Work:
                 case AddToSegment():
                     self.joined.append((*standing.key, entry.segment_id, at))
                 case Entered():
+                    is_held = False
                     self.begun[key] = _Begun(instance)
                 case Exited():
                     if key in self.begun:
@@ -298,13 +306,17 @@ class Work:
     # --- all of it becomes rows
 
     async def save(self, connection: AsyncConnection) -> None:
-        """Write everything, in one order for everybody: passes, timers, effects, counters. Raises
-        `Fenced` where somebody else moved one of these people meanwhile."""
+        """Write everything, in one order for everybody: passes, timers, effects, counters. Others
+        wait for the counters, so nothing follows in the transaction. Raises `Fenced` where
+        somebody else moved one of these people meanwhile."""
         changes = _Changes(self)
         self._count()
         await self._save_passes(connection, changes)
         await store.SCHEDULE.run(connection, changes.scheduled)
-        await store.RESCHEDULE.run(connection, changes.rescheduled)
+        if await store.RESCHEDULE.run(connection, changes.rescheduled) != len(changes.rescheduled):
+            # A timer that should have been there was not; nobody may wait for ever because of it.
+            rows = [(*row[-3:], *row[:-3]) for row in changes.rescheduled]
+            await store.SCHEDULE.run(connection, rows)
         await store.UNSCHEDULE.run(connection, changes.unscheduled)
         await store.TELL.run(connection, self.told)
         await store.NOTE.run(connection, self.noted)
@@ -313,7 +325,7 @@ class Work:
         await outbox.LOG_SUPPRESSED.run(connection, self.suppressed)
         await letters.INSERT_LETTERS.run(connection, self.letters)
         await letters.DELETE_LETTERS.run(connection, changes.answered)
-        await store.COUNT.run(connection, self.counts)  # last: others wait for these rows
+        await store.COUNT.run(connection, self.counts)
 
     def _count(self) -> None:
         for walkable in self.counting.values():
@@ -402,12 +414,14 @@ def _effect_of(record: str) -> str:
 def _effect_row(
     instance: Instance,
     effect: Message | CallWebhook | StartJourney | GiveTask,
-    rev: int,
-    position: int,
+    place: tuple[int, int],
     payload: str,
+    is_held: bool,
     at: int,
     now: int,
 ) -> Row:
+    """`place` is the revision and the position in its trail. A walk withholds by itself what is not
+    for a holdout; `is_held` lets the table refuse what slips through."""
     return (
         instance.tenant_id,
         effect.message_id if isinstance(effect, Message) else effect.id,
@@ -415,12 +429,11 @@ def _effect_row(
         instance.journey_id,
         instance.version,
         instance.entry_count,
-        rev,
-        position,
+        *place,
         effect.node_id,
         effect.kind,
         payload,
-        False,  # a walk withholds what is not for a holdout; the table refuses anything else
+        is_held,
         at,
         min(at, now),
         0,

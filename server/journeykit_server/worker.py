@@ -54,9 +54,7 @@ class Worker:
         self._reload_at = float("-inf")  # monotonic
         self._may_connect_at = float("-inf")  # monotonic
         self._troubles: dict[str, str] = {}  # by loop
-        self._in_vain: dict[
-            str, int
-        ] = {}  # by loop: turns that did nothing though something is due
+        self._in_vain: dict[str, int] = {}  # by loop: turns that did nothing of what is due
 
     @property
     def health(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -59,6 +60,17 @@ async def test_an_event_that_could_not_be_heard_is_stored_and_waits(shop: Shop) 
     assert START <= instant(queued.try_at) <= later(seconds=5)
     assert await shop.rows(instances) == await shop.rows(journal) == []
     assert await shop.runtime.next_due() == instant(queued.try_at)
+
+
+async def test_what_failed_is_told_and_nobody_is_named(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "journeykit"):
+        await shop.hears(track("ann", "signed_up", "of-ann"))
+
+    (queued,) = await shop.rows(inbox)
+    told = f"journey 1 could not hear event number {queued.number} yet"
+    assert caplog.messages == [told]
 
 
 async def test_other_people_and_other_journeys_go_on(shop: Shop) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
 import pytest
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant
 
-from journeykit_engine import graph
+from journeykit_engine import graph, nodes
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database
 from journeykit_server.incoming import BadEvent, Incoming, Receipt
+from journeykit_server.published import Key, Published
 from journeykit_server.tables import (
     entries,
     events,
@@ -322,6 +326,48 @@ async def test_somebody_inside_an_old_version_is_not_taken_in_again(shop: Shop) 
     assert (refusal.version, refusal.rev, refusal.cause) == (2, 1, "m2")
 
 
+async def test_an_event_that_only_the_new_version_knows_moves_nobody_in_the_old_one(
+    shop: Shop,
+) -> None:
+    """Their time had passed; the poll walks them, with all that their version asks about."""
+    bought: Any = {"root": {"event": "bought"}}
+    await shop.opens(days(1, "if"), ask(bought, "yes", "no"), send("yes"), send("no"))
+    await shop.hears(track("ann", "bought"), track("ann", "signed_up"))
+    await shop.changes(1, END, trigger={"kind": "event", "event": "visited"})
+    shop.clock.set(later(days=2))
+
+    await shop.hears(track("ann", "visited"))
+    assert (await shop.told("ann"))[-1] == "refused t already_inside"
+    assert await shop.where("ann") == "waiting w"
+
+    await shop.runtime.wake()
+    assert await shop.where("ann") == "completed yes"
+
+
+class Hasty(Published):
+    """What was published elsewhere becomes known in the middle of a unit of work."""
+
+    async def load(self, connection: AsyncConnection, keys: Iterable[Key]) -> None:
+        await super().load(connection, keys)
+        await self.reload(connection, 0)
+
+
+async def test_a_version_that_becomes_known_meanwhile_is_for_the_next_event(shop: Shop) -> None:
+    """What its rules ask about was not loaded for this one."""
+    await shop.opens(days(1))
+    await shop.hears(track("ann", "bought"))
+    shop.runtime.published = Hasty()
+    await shop.runtime.reload()
+    bought: Any = {"root": {"event": "bought"}}
+    await Shop(shop.database).changes(1, ask(bought, "yes", "no"), send("yes"), send("no"))
+
+    await shop.hears(track("ann", "signed_up"))
+    assert await shop.where("ann") == "waiting w"
+
+    await shop.hears(track("bob", "signed_up"))
+    assert await shop.where("bob") == "completed no"
+
+
 async def test_every_refusal_is_told(shop: Shop) -> None:
     await shop.opens(END)
 
@@ -452,6 +498,40 @@ async def test_a_split_is_an_exposure_and_a_holdout_gets_nothing(shop: Shop) -> 
     assert await verify(shop.database) == []
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after a wait"])
+async def test_a_walk_that_forgets_its_holdouts_reaches_nobody(
+    shop: Shop, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table refuses what is for them, and only that: what was sent before the split is sent."""
+    run = nodes.MessageOp.run
+
+    def forgets(self: nodes.MessageOp, walker: nodes.Walker) -> Any:
+        held, walker.is_holdout = walker.is_holdout, False
+        stop = run(self, walker)
+        walker.is_holdout = held
+        return stop
+
+    monkeypatch.setattr(nodes.MessageOp, "run", forgets)
+    after = [days(1, "late", own="a"), send("late")] if waits else [send("a")]
+    held_out = halves("s", "a", "a", percent=100)
+    await shop.opens(send("early", "s"), held_out, *after)
+    if waits:
+        await shop.hears(track("ann", "signed_up"))
+        assert await shop.effects() == ["j1.v1.early.ann.e1"]
+    shop.clock.set(later(days=1))
+
+    if waits:  # the timer is set aside, and says why
+        assert (await shop.runtime.wake()).failed == 1
+        (timer,) = await shop.rows(timers)
+        assert "nothing_for_a_holdout" in timer.last_error
+        assert "ann" not in timer.last_error
+    else:
+        with pytest.raises(IntegrityError, match="ck_outbox_nothing_for_a_holdout"):
+            await shop.hears(track("ann", "signed_up"))
+
+    assert await shop.effects() == (["j1.v1.early.ann.e1"] if waits else [])
+
+
 async def test_the_first_exposure_of_a_pass_counts(shop: Shop) -> None:
     await shop.opens(halves("s", "w", "w"), wait_for("paid", "", timeout="1d", on_timeout="s"))
     await shop.hears(track("ann", "signed_up"))
@@ -495,6 +575,18 @@ async def test_one_person_costs_as_many_statements_as_five_hundred(shop: Shop) -
     assert len(await shop.rows(instances)) == 502
     assert [text[:40] for text in of_many] == [text[:40] for text in of_one]
     assert await verify(shop.database) == []
+
+
+async def test_others_wait_for_the_counters_so_they_come_last(shop: Shop) -> None:
+    await shop.opens(days(1))
+    with counted(shop.database) as sent:
+        await shop.hears(track("ann", "signed_up"))
+    assert "INTO node_stats" in sent[-1]
+
+    shop.clock.set(later(days=1))
+    with counted(shop.database) as sent:
+        await shop.runtime.wake()
+    assert "INTO node_stats" in sent[-1]
 
 
 async def test_more_than_one_transaction_takes_is_taken_in_several(shop: Shop) -> None:

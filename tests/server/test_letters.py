@@ -290,6 +290,8 @@ async def test_a_letter_of_nobody_or_of_another_tenant_is_not_there(
 ) -> None:
     await put(database, EVENT._replace(tenant_id=2))
 
+    with pytest.raises(NoSuchLetter):
+        await does(database, 1, "no\0zero")
     with pytest.raises(NoSuchLetter) as missing:
         await does(database, 1, "event:7:ann:12")
 
@@ -315,6 +317,7 @@ async def test_the_list_has_the_latest_first_and_goes_on_where_it_ended(
     assert [letter.user_id for letter in first] == ["bob", "cyd"]
     assert [letter.user_id for letter in rest] == ["ann", "dan"]
     assert first[0] == letters[1]
+    assert await list_letters(database, 1, first=-1) == []
 
 
 async def test_the_list_can_be_of_one_journey(database: Database) -> None:

@@ -350,6 +350,7 @@ async def test_messages_are_turned_page_by_page(database: Database) -> None:
 
     assert [one.message_id for one in told] == ["m1", "m2", "m3", "m4", "m0"]
     assert told[-1].created_at == instant(later)
+    assert await outgoing(database, 1, ANN, first=-1) == []
 
 
 async def test_messages_may_be_of_one_journey(database: Database) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant
 
 from journeykit_engine.signal import Event
 from journeykit_server.database import Database
-from journeykit_server.published import RELOAD_SECONDS, Published, Unwalkable, Walkable, stand_in
+from journeykit_server.published import (
+    RELOAD_SECONDS,
+    Key,
+    Published,
+    Unwalkable,
+    Walkable,
+    stand_in,
+)
 from journeykit_server.runtime import Runtime
 from journeykit_server.tables import journeys, versions
 from tests.databases import START
@@ -150,6 +159,55 @@ async def test_what_cannot_be_walked_is_looked_at_again(shop: Shop) -> None:
 
     assert isinstance(shop.runtime.published.known[1, 1, 1], Walkable)
     assert heard(shop, "signed_up") == [1]
+
+
+class Overtaken(Published):
+    """While it reads a version, somebody else in the same process has read it too."""
+
+    async def _read(self, connection: AsyncConnection, keys: set[Key]) -> None:
+        await super()._read(connection, keys)
+        self.first = dict(self.known)
+        await super()._read(connection, keys)
+
+
+async def test_a_version_that_two_read_at_once_is_one_program(shop: Shop) -> None:
+    """Each counts what it tells, and a batch names no counter twice."""
+    await shop.opens(days(1))
+    published = Overtaken()
+
+    await shop.database.read(lambda connection: published.load(connection, [(1, 1, 1)]))
+
+    assert published.known[1, 1, 1] is published.first[1, 1, 1]
+
+
+class Looking(Published):
+    """It notes what others find in it while it reads."""
+
+    async def _read(self, connection: AsyncConnection, keys: set[Key]) -> None:
+        self.found = list(self.known)
+        await super()._read(connection, keys)
+
+
+async def test_what_cannot_be_walked_stays_known_while_it_is_looked_at_again(shop: Shop) -> None:
+    """A unit of work that runs beside has looked it up."""
+    await shop.opens(days(1))
+    await shop.tampers(versions, 1, document="{")
+    published = shop.runtime.published = Looking()
+    await shop.runtime.reload()
+
+    await shop.runtime.reload()
+
+    assert published.found == [(1, 1, 1)]
+
+
+async def test_many_who_find_the_versions_stale_read_them_once(shop: Shop) -> None:
+    await shop.opens(days(1))
+    shop.clock.set(later(seconds=RELOAD_SECONDS))
+
+    with counted(shop.database) as sent:
+        await asyncio.gather(*(shop.hears(track(f"u{i}", "seen")) for i in range(5)))
+
+    assert len([text for text in sent if "FROM journeys" in text]) == 1
 
 
 async def test_one_version_that_cannot_be_walked_does_not_hide_the_others(shop: Shop) -> None:

@@ -86,3 +86,13 @@ async def test_a_number_says_when_a_text_message_may_come(shop: Shop) -> None:
 
     await shop.learns("ann", phone="nobody knows")
     assert (await shop.profile("ann")).phone_timezone is None
+
+
+async def test_a_clock_that_went_back_loses_no_trait(shop: Shop) -> None:
+    """Where the sender says no time of their own, the order of arrival counts."""
+    await shop.learns("ann", plan="free")
+    shop.clock.set(later(hours=-1))
+
+    await shop.learns("ann", plan="pro")
+
+    assert (await shop.profile("ann")).traits == {"plan": "pro"}

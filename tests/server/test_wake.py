@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import TimeDelta
 
+from journeykit_server import store
 from journeykit_server.backoff import ATTEMPTS
 from journeykit_server.clock import VirtualClock, instant, microseconds
 from journeykit_server.database import Database
 from journeykit_server.letters import retry
+from journeykit_server.outbox import INSERT_OUTBOX, OutboxRow
 from journeykit_server.runtime import LEASE, Runtime
 from journeykit_server.tables import (
     NEVER_BUCKET,
@@ -257,6 +261,20 @@ async def test_one_person_who_fails_does_not_hold_up_the_others(moody: Shop) -> 
     assert later(days=1) <= instant(row.try_at) <= later(days=1, seconds=5)
 
 
+async def test_a_batch_in_which_somebody_failed_is_one_line_that_names_nobody(
+    moody: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    await moody.hears(*(track(user_id, "signed_up") for user_id in ("ann", "bob")))
+
+    with caplog.at_level(logging.INFO, "journeykit"):
+        await moody.wakes(later(days=1))
+
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("WARNING", "woke")
+    figures = vars(record)["figures"]
+    assert figures == Woken(claimed=2, advanced=1, failed=1)._asdict()
+
+
 async def test_what_failed_is_tried_again_and_works(moody: Shop) -> None:
     await moody.hears(track("ann", "signed_up"))
     await moody.wakes(later(days=1))
@@ -468,6 +486,19 @@ async def test_a_worker_gives_back_what_it_claimed_and_did_not_take(shop: Shop) 
     assert await shop.wakes(later(days=1, seconds=1)) == Woken(1, 1)
 
 
+async def test_what_is_given_back_is_found_by_its_minute(database: Database) -> None:
+    """There may be millions of timers, and a token says nothing about where they lie."""
+    if not database.is_sqlite:
+        return  # which reads an empty table as a whole, whatever its indexes
+
+    async def explain(connection: AsyncConnection) -> str:
+        plan = text(f"EXPLAIN QUERY PLAN {store.RELEASE.text}")
+        rows = await connection.execute(plan, {"token": "t", "minute": 1})
+        return str([row.detail for row in rows])
+
+    assert "SEARCH timers USING INDEX ix_timers_bucket" in await database.read(explain)
+
+
 class Overtaken(Runtime):
     """A worker that is so slow between claim and walk that another claims the same."""
 
@@ -533,3 +564,24 @@ async def test_a_late_step_happened_when_it_was_taken(shop: Shop) -> None:
     (row,) = await shop.rows(instances)
     assert instant(row.entered_at) == START
     assert instant(row.updated_at) == later(days=1, hours=2)
+
+
+async def test_one_whose_rows_are_refused_is_set_aside_and_everybody_else_moves_on(
+    shop: Shop,
+) -> None:
+    """Not the walk fails but the writing of it: the batch is halved until that person is alone."""
+    await shop.opens(days(1, "a"), send("a", "end"), END)
+    await shop.hears(*[track(f"u{i}", "signed_up") for i in range(20)])
+    key = (1, "j1.v1.a.u7.e1", "zoe", 1, 1, 1, 9, 0, "a", "send", "{}", False, 0, 0)
+    in_the_way = OutboxRow(*key)
+    await shop.database.run(lambda c: INSERT_OUTBOX.run(c, [in_the_way]))
+    shop.clock.set(later(days=1))
+
+    woken = await shop.runtime.wake()
+
+    assert (woken.claimed, woken.advanced, woken.failed) == (20, 19, 1)
+    waiting = await timer(shop, "u7")
+    assert waiting.attempts == 1
+    assert waiting.last_error.startswith("IntegrityError: ")
+    assert len(await shop.rows(timers)) == 1
+    assert len(await shop.rows(outbox)) == 20  # the one that stood in the way, and nineteen
