@@ -10,7 +10,7 @@ import orjson
 from whenever import Instant
 
 from journeykit_engine import graph, rule
-from journeykit_engine.comparison import LARGEST_INTEGER
+from journeykit_engine.comparison import LARGEST_INTEGER, shown
 from journeykit_engine.instance import NOTHING
 from journeykit_engine.signal import Event
 from journeykit_engine.strict_json import json_faults
@@ -57,6 +57,8 @@ class BadEvent(ValueError):
 
 def event_fault(event: Incoming) -> str:
     """What makes an event impossible to store; "" where nothing does."""
+    if fault := _type_fault(event):
+        return fault
     if not event.user_id.strip():
         return 'it has no user id. Give "user_id" a text that is not blank.'
     for what, text in _named(event):
@@ -70,6 +72,17 @@ def event_fault(event: Incoming) -> str:
         return ""
     if faults := json_faults({**dict(_named(event)), "properties": dict(event.properties)}):
         return str(faults[0])
+    return ""
+
+
+def _type_fault(event: Incoming) -> str:
+    for what, text in _named(event):
+        if not isinstance(text, str):
+            return f"its {what} must be text, not {shown(text)}."
+    if not isinstance(event.properties, Mapping):
+        return f"its properties must be an object, not {shown(event.properties)}."
+    if event.kind not in ("track", "identify", "enter"):
+        return f"its kind {shown(event.kind)} is not known. Write track or identify."
     return ""
 
 

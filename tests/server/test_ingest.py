@@ -158,6 +158,16 @@ async def test_nothing_is_sent_for_an_empty_batch(shop: Shop) -> None:
     ("bad", "told"),
     [
         (track(" ", "paid"), 'it has no user id. Give "user_id" a text that is not blank.'),
+        (Incoming("track", 7, "paid"), "its user id must be text, not 7."),  # type: ignore[arg-type]
+        (Incoming("track", "ann", None), "its name must be text, not null."),  # type: ignore[arg-type]
+        (
+            Incoming("identify", "ann", properties=["plan"]),  # type: ignore[arg-type]
+            "its properties must be an object, not a list.",
+        ),
+        (
+            Incoming("page", "ann", "paid"),  # type: ignore[arg-type]
+            'its kind "page" is not known. Write track or identify.',
+        ),
         (track("a" * 201, "paid"), "its user id has 201 characters, more than 200."),
         (track("ann", ""), "it has no name. Say what happened."),
         (track("ann", "n" * 201), "its name has 201 characters, more than 200."),
