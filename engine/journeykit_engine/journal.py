@@ -111,22 +111,6 @@ class Sums:
             summary["skipped_dates"] = self.skipped_dates
         return summary
 
-    def take(self) -> dict[str, tuple[int, int, int]]:
-        """For each node, by its id, what was entered, exited and suppressed there since the last
-        time this was asked; nodes where nothing was are left out. The other sums stay."""
-        self._add_up()
-        counters = (self.entered, self.exited, self.suppressed)
-        if not any(counters):
-            return {}
-        nodes = sorted({node_id for counter in counters for node_id in counter})
-        taken = {
-            node_id: (self.entered[node_id], self.exited[node_id], self.suppressed[node_id])
-            for node_id in nodes
-        }
-        for counter in counters:
-            counter.clear()
-        return taken
-
     def _add_up(self) -> None:
         for again in self.again:
             if again.times:

@@ -26,10 +26,13 @@ Values = Sequence[Any]
 class Insert:
     """`INSERT … ON CONFLICT …` of many rows; `run` says how many were written.
 
-    `conflict` is what follows ON CONFLICT ("" for none), the same text on both databases.
+    `conflict` is what follows ON CONFLICT ("" for none), the same text on both databases; `named`
+    is the column by which `written` names rows.
     """
 
-    def __init__(self, table: Table, columns: Sequence[str], conflict: str = "") -> None:
+    def __init__(
+        self, table: Table, columns: Sequence[str], conflict: str = "", named: str = ""
+    ) -> None:
         names = ", ".join(columns)
         tail = f" ON CONFLICT {conflict}" if conflict else ""
         marks = ", ".join("?" * len(columns))
@@ -39,9 +42,20 @@ class Insert:
             f"INSERT INTO {table.name} ({names}) "
             f"SELECT {casts} FROM unnest({places}) AS given ({names}){tail}"
         )
+        self.place = columns.index(named) if named else -1
+        self.telling = f"{self.postgresql} RETURNING {named}"
 
     async def run(self, connection: AsyncConnection, rows: Sequence[Values]) -> int:
         return await _run(connection, self.sqlite, self.postgresql, rows)
+
+    async def written(self, connection: AsyncConnection, rows: Sequence[Values]) -> set[Any] | None:
+        """The names of the rows that were written, of those that met no conflict. None where only
+        their number is known: SQLite takes row by row, and this time not all of them."""
+        if rows and connection.dialect.name != "sqlite":
+            told = await connection.exec_driver_sql(self.telling, _columns(rows))
+            return set(told.scalars())
+        all_are = await self.run(connection, rows) == len(rows)
+        return {row[self.place] for row in rows} if all_are else None
 
 
 class Update:

@@ -42,14 +42,14 @@ class Unwalkable(NamedTuple):
 
 
 class Walkable:
-    """A program and what it adds up to: `tell` writes a trail down and counts it in `sums`."""
+    """A program, and `tell`, which writes a trail down as lines of the journal."""
 
-    __slots__ = ("hears_traits", "program", "sums", "tell")
+    __slots__ = ("hears_traits", "program", "tell")
 
     def __init__(self, ready: Program) -> None:
         self.program = ready
-        self.sums = journal.Sums(ready.graph)
-        self.tell: Callable[[tuple[Entry, ...]], bytes] = journal.tails(orjson.dumps, self.sums)
+        sums = journal.Sums(ready.graph)  # counted by whoever keeps what is told
+        self.tell: Callable[[tuple[Entry, ...]], bytes] = journal.tails(orjson.dumps, sums)
         self.hears_traits = isinstance(ready.trigger, graph.AttributeChanged) or bool(
             ready.exit_references.traits
         )

@@ -246,15 +246,17 @@ class Runtime:
             else:
                 given[event.source, event.id] = (number, event)
         rows = [event_row(tenant_id, number, event, at) for number, event in given.values()]
-        if await store.RECORD.run(connection, rows) == len(rows) and not repeated:
+        written = await store.RECORD.written(connection, rows)
+        if written is not None and len(written) == len(incoming):
             return first, list(given.values()), Receipt(len(rows))
         twice = {(event.source, event.id) for event in repeated}
         doubtful = [
-            (tenant_id, *key, None if key in twice else number)
+            (tenant_id, *key)
             for key, (number, _) in given.items()
+            if written is None or number not in written or key in twice
         ]
         found = await store.RECORDED.run(connection, doubtful)
-        stored = {tuple(row[1:3]): row[3:] for row in found}
+        stored = {(row[0], row[1]): row[2:] for row in found}
         fresh = [
             item for key, item in given.items() if key not in stored or stored[key][0] == item[0]
         ]

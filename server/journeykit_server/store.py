@@ -276,20 +276,19 @@ RECORD = Insert(
         *("kind", "at", "occurred_at", "properties"),
     ),
     "(tenant_id, source, event_id) DO NOTHING",
+    named="number",
 )
 _RECORDED = (
-    "SELECT e.tenant_id, e.source, e.event_id, e.number, e.user_id, e.name, e.kind, {0} "
+    "SELECT e.source, e.event_id, e.number, e.user_id, e.name, e.kind, {0} "
     "FROM {{given}} JOIN events e ON e.tenant_id = given.tenant_id "
-    "AND e.source = given.source AND e.event_id = given.event_id "
-    "WHERE given.number IS NULL OR e.number <> given.number"
+    "AND e.source = given.source AND e.event_id = given.event_id"
 )
 RECORDED = Select(
-    [("tenant_id", "bigint"), ("source", "text"), ("event_id", "text"), ("number", "bigint")],
+    [("tenant_id", "bigint"), ("source", "text"), ("event_id", "text")],
     _RECORDED.format("e.properties::text"),
     sqlite=_RECORDED.format("e.properties"),
 )
-"""What is stored under the ids of events that were to get these numbers and have others, since
-they were there before; one without a number is always told."""
+"""What is stored under these ids."""
 QUEUE = Insert(
     inbox,
     (

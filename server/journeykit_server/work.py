@@ -21,6 +21,7 @@ from journeykit_engine.trail import (
     Branched,
     CallWebhook,
     Entered,
+    Entry,
     Exited,
     GiveTask,
     Message,
@@ -44,9 +45,12 @@ from journeykit_server.rows import (
 from journeykit_server.store import PassKey, PersonKey, StoredProfile
 
 Row = tuple[Any, ...]
+Node = tuple[int, int, int, str]
+"""Tenant, journey, version, node."""
 ALL_NUMBERS = 2**62  # above every number of an event
 
 
+COUNTERS: Mapping[type[Entry], int] = {Visited: 0, Exited: 1, Suppressed: 2}
 JOURNAL_ONLY = (Visited, Wait, Woke, Branched)  # by far the most entries of a trail
 
 
@@ -146,8 +150,7 @@ class Work:
         self.exposed: list[Row] = []
         self.joined: list[Row] = []
         self.letters: list[Row] = []
-        self.counting: dict[int, Walkable] = {}
-        self.counts: list[Row] = []
+        self.counted: dict[Node, list[int]] = {}
 
     def stand(self, stored: Iterable[StoredProfile]) -> None:
         """Take up these people."""
@@ -240,9 +243,6 @@ class Work:
         rev: int,
         number: int,
     ) -> None:
-        if id(walkable) not in self.counting:
-            walkable.sums.take()  # whatever a unit that failed has left
-            self.counting[id(walkable)] = walkable
         ready, instance = walkable.program, step.instance
         trail = walkable.tell(step.trail).decode()
         entry_count = instance.entry_count if instance else 0
@@ -251,6 +251,19 @@ class Work:
         key = (*standing.key, ready.journey_id, rev, number)
         rows = self.noted if number else self.told
         rows.append((*key, version, entry_count, at, cause, trail))
+        self._count(ready.tenant_id, ready.journey_id, version, step.trail)
+
+    def _count(self, tenant_id: int, journey_id: int, version: int, trail: Sequence[Entry]) -> None:
+        """Add a trail to the counters of its nodes: entered, exited, suppressed."""
+        counted = self.counted
+        for entry in trail:
+            place = COUNTERS.get(type(entry))
+            if place is not None:
+                node = (tenant_id, journey_id, version, entry.node_id)
+                counts = counted.get(node)
+                if counts is None:
+                    counts = counted[node] = [0, 0, 0]
+                counts[place] += 1
 
     def _sort_out(
         self, standing: Standing, instance: Instance, step: Step, rev: int, is_held: bool
@@ -310,7 +323,6 @@ class Work:
         wait for the counters, so nothing follows in the transaction. Raises `Fenced` where
         somebody else moved one of these people meanwhile."""
         changes = _Changes(self)
-        self._count()
         await self._save_passes(connection, changes)
         await store.SCHEDULE.run(connection, changes.scheduled)
         if await store.RESCHEDULE.run(connection, changes.rescheduled) != len(changes.rescheduled):
@@ -325,16 +337,9 @@ class Work:
         await outbox.LOG_SUPPRESSED.run(connection, self.suppressed)
         await letters.INSERT_LETTERS.run(connection, self.letters)
         await letters.DELETE_LETTERS.run(connection, changes.answered)
-        await store.COUNT.run(connection, self.counts)
-
-    def _count(self) -> None:
-        for walkable in self.counting.values():
-            ready = walkable.program
-            key = (ready.tenant_id, ready.journey_id, ready.version)
-            for node_id, counted in walkable.sums.take().items():
-                self.counts.append((*key, node_id, self.shard, *counted))
-        self.counting.clear()
-        self.counts.sort()  # one order for everybody, or two transactions wait for each other
+        # In one order for everybody, or two transactions would wait for each other.
+        counts = [(*node, self.shard, *counts) for node, counts in sorted(self.counted.items())]
+        await store.COUNT.run(connection, counts)
 
     async def _save_passes(self, connection: AsyncConnection, changes: _Changes) -> None:
         added = await store.ADD_INSTANCES.run(connection, changes.added)

@@ -240,26 +240,6 @@ def test_a_step_that_wrote_nothing_has_no_tails() -> None:
     assert tails_of(()) == b""
 
 
-def test_what_nodes_counted_is_taken_once() -> None:
-    sums = journal.Sums(GRAPH)
-    tails_of = journal.tails(lambda record: json.dumps(record).encode(), sums)
-    visited, exited = trail.Visited("t"), trail.Exited("t", "completed")
-    withheld = trail.Suppressed("a", "holdout", "send", "x")
-    assert sums.take() == {}
-
-    first = tails_of((visited, visited, exited, withheld, trail.Visited("s")))
-    assert sums.take() == {"a": (0, 0, 1), "s": (1, 0, 0), "t": (2, 1, 0)}
-    assert sums.take() == {}
-
-    # Entries of the graph are known by now; they are written and counted as at first.
-    assert tails_of((visited, exited, exited)) == b"".join(
-        first.splitlines(keepends=True)[place] for place in (0, 2, 2)
-    )
-    assert sums.take() == {"t": (1, 2, 0)}
-    assert sums.take() == {}
-    assert sums.summary()["exits"] == {"completed": 3}  # the other sums go on
-
-
 def test_the_sums_of_every_kind_of_entry() -> None:
     _, summary = written(*(entry for entry, _ in CASES))
     assert summary == {
