@@ -1,4 +1,4 @@
-"""Every benchmark, or the one that is named: `python3 dev.py bench [walk|replay] [options]`.
+"""Every benchmark, or the one that is named: `python3 dev.py bench [name] [options]`.
 
 Absolute figures drift with the machine; what counts is the ratio to the baseline of the same run.
 """
@@ -9,7 +9,8 @@ import runpy
 import sys
 from pathlib import Path
 
-BENCHMARKS = {"walk": ["--peers"], "replay": []}
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks share what lies beside them
+BENCHMARKS = {"walk": ["--peers"], "replay": [], "timers": [], "ingest": []}
 
 
 def main(words: list[str]) -> int:

@@ -26,8 +26,8 @@ from journeykit_server.work import Work
 T = TypeVar("T")
 
 
-class Crash(Exception):
-    """The process died here: nobody tidies up, nobody tries again."""
+class Crash(BaseException):
+    """The process died here: nobody tidies up, nobody tries again, nothing catches it."""
 
 
 class Calls:
@@ -38,7 +38,9 @@ class Calls:
 
 
 @contextmanager
-def strike(database: Database, fault: Exception, *, at: int = 0, word: str = "") -> Iterator[Calls]:
+def strike(
+    database: Database, fault: BaseException, *, at: int = 0, word: str = ""
+) -> Iterator[Calls]:
     """The call number `at`, or the first statement that has this word, raises `fault` instead of
     being made. A commit is a call too: the last moment before it."""
     calls = Calls()

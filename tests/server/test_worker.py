@@ -16,7 +16,7 @@ from journeykit_server import worker as working
 from journeykit_server.database import Database, StorageFull, Unavailable
 from journeykit_server.outbox import Settled
 from journeykit_server.runtime import WAKE_BATCH, Runtime
-from journeykit_server.tables import deliveries
+from journeykit_server.tables import deliveries, messages
 from journeykit_server.waking import Woken
 from journeykit_server.worker import Ticked, Worker
 from tests.databases import START, open_database, sqlite_address
@@ -293,7 +293,7 @@ async def test_a_real_worker_moves_people_and_delivers(
     rested_since = database.clock.now()
 
     async def stop_when_delivered() -> None:
-        while not await shop.rows(deliveries):
+        while not await shop.rows(messages):
             await asyncio.sleep(0.01)
         stop.set()
 

@@ -1,0 +1,298 @@
+"""One guard at a time taken out of the product: if the simulation does not see it, it sees nothing.
+
+Each sabotage is a context in which every process of the simulation runs without the guard. The
+oracle walks with the engine as it was when this was imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+from whenever import TimeDelta
+
+from journeykit_engine import nodes, walk
+from journeykit_engine.instance import Instance, Person
+from journeykit_engine.program import Program
+from journeykit_engine.signal import Event
+from journeykit_engine.walk import Step
+from journeykit_server import hearing, outbox, runtime, store, waking
+from journeykit_server.bulk import Insert, Select, Update
+from journeykit_server.delivery import Item
+from journeykit_server.incoming import event_row
+from journeykit_server.rows import INSTANCE_KEY, INSTANCE_VALUES
+from journeykit_server.tables import instances, journal
+from journeykit_server.work import Work
+from tests.sim.faults import Faults, Profile, swarm
+from tests.sim.outside import Outside
+
+Sabotage = Callable[[], AbstractContextManager[Any]]
+_IS_WAKING: ContextVar[bool] = ContextVar("is_waking", default=False)
+FOR_EVER = TimeDelta(hours=24 * 365)
+_save = Work.save
+
+
+async def _commit_here(connection: AsyncConnection) -> None:
+    """What was one transaction is two from here."""
+    await connection.exec_driver_sql("COMMIT")
+    await connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def no_claim_fence() -> Iterator[None]:
+    """Whoever claimed a timer believes for ever that it is theirs."""
+    claimed = Select([], "")
+    claimed.sqlite = store.CLAIMED.sqlite.replace("AND t.lease_token = given.lease_token", "")
+    with patch.object(store, "CLAIMED", claimed), patch.object(waking, "TRUST_SECONDS", 1e9):
+        yield
+
+
+@contextmanager
+def _reading_apart() -> Iterator[None]:
+    """Of a batch of timers, reading is one transaction and writing another. The revision alone
+    keeps this harmless: hundreds of seeds find nothing."""
+    wake = runtime.Runtime._wake
+
+    async def waking_apart(self: runtime.Runtime, *arguments: Any) -> waking.Woken:
+        _IS_WAKING.set(True)
+        return await wake(self, *arguments)
+
+    async def save(self: Work, connection: AsyncConnection) -> None:
+        if _IS_WAKING.get():
+            await _commit_here(connection)
+        await _save(self, connection)
+
+    with (
+        patch.object(runtime.Runtime, "_wake", waking_apart),
+        patch.object(Work, "save", save),
+    ):
+        yield
+
+
+@contextmanager
+def no_revision_check() -> Iterator[None]:
+    """Nobody locks the people of a batch of timers, and the revision is not compared."""
+    move = Update(instances, INSTANCE_VALUES, INSTANCE_KEY)
+    columns = len(INSTANCE_VALUES) + len(INSTANCE_KEY)
+
+    async def run(connection: AsyncConnection, rows: Sequence[Sequence[Any]]) -> int:
+        await move.run(connection, [row[:columns] for row in rows])
+        return len(rows)
+
+    with patch.object(store, "MOVE_INSTANCES", SimpleNamespace(run=run)), _reading_apart():
+        yield
+
+
+@contextmanager
+def event_apart() -> Iterator[None]:
+    """An event is stored in one transaction and handled in the next."""
+
+    async def save(self: Work, connection: AsyncConnection) -> None:
+        await _commit_here(connection)
+        await _save(self, connection)
+
+    with patch.object(Work, "save", save):
+        yield
+
+
+@contextmanager
+def outbox_apart() -> Iterator[None]:
+    """The effects of a step are written in another transaction than the step."""
+
+    async def save(self: Work, connection: AsyncConnection) -> None:
+        effects, self.effects = self.effects, []
+        await _save(self, connection)
+        if effects:
+            await _commit_here(connection)
+            await outbox.INSERT_OUTBOX.run(connection, effects)
+
+    with patch.object(Work, "save", save):
+        yield
+
+
+@contextmanager
+def deliver_before_persist() -> Iterator[None]:
+    """What is to be done outside is done before it is written down."""
+    worlds: list[Outside] = []
+    begin = Outside.__init__
+
+    def remember(self: Outside, *arguments: Any) -> None:
+        begin(self, *arguments)
+        worlds[:] = [self]
+
+    async def save(self: Work, connection: AsyncConnection) -> None:
+        for row in self.effects:
+            effect = dict(zip(outbox.OUTBOX_COLUMNS, row, strict=True))
+            known = {name: effect[name] for name in Item._fields if name in effect}
+            worlds[0].accept(Item(**{**known, "payload": {}}))
+        await _save(self, connection)
+
+    with patch.object(Outside, "__init__", remember), patch.object(Work, "save", save):
+        yield
+
+
+def no_lease() -> AbstractContextManager[Any]:
+    """A timer is claimed although somebody else holds it."""
+    greedy = store.CLAIM_SQLITE.replace("AND try_at <= ?3", "AND ?3 > 0")
+    return patch.object(store, "CLAIM_SQLITE", greedy)
+
+
+def lease_for_ever() -> AbstractContextManager[Any]:
+    """A claim never ends, so that what a dead worker held is nobody's."""
+    return patch.object(runtime, "LEASE", FOR_EVER)
+
+
+def tried_for_ever() -> AbstractContextManager[Any]:
+    """A timer is never given up."""
+    return patch.object(waking, "ATTEMPTS", 10**9)
+
+
+def offered_for_ever() -> AbstractContextManager[Any]:
+    """An effect is never given up."""
+    ladder = outbox.LADDER_SECONDS + (1_800,) * 1_000
+    return patch.object(outbox, "LADDER_SECONDS", ladder)
+
+
+@contextmanager
+def no_dedupe() -> Iterator[None]:
+    """An event is new, whatever its id."""
+    count = iter(range(10**9))
+
+    def fresh(tenant_id: int, number: int, event: Any, now: Any) -> tuple[Any, ...]:
+        return event_row(tenant_id, number, event._replace(id=f"{event.id}#{next(count)}"), now)
+
+    with patch.object(runtime, "event_row", fresh):
+        yield
+
+
+@contextmanager
+def settle_without_token() -> Iterator[None]:
+    """Whoever offered an effect marks it, though another has taken it over."""
+    any_token = Select([], "")
+    any_token.sqlite = outbox.STILL_MINE.sqlite.replace("AND o.lease_token = given.token", "")
+    with patch.object(outbox, "STILL_MINE", any_token):
+        yield
+
+
+def no_order() -> AbstractContextManager[Any]:
+    """Every effect that is due is offered, not only the first of its pass."""
+    look = outbox.SQLITE_LOOK.replace("h.message_id = o.message_id AS is_head", "1 AS is_head")
+    return patch.object(outbox, "SQLITE_LOOK", look)
+
+
+def no_visit_number() -> AbstractContextManager[Any]:
+    """The second message of a loop is called as the first."""
+    return patch.object(nodes.Walker, "visit_mark", lambda self, node_id: "")
+
+
+@contextmanager
+def no_holdout_gate() -> Iterator[None]:
+    """Who is held out gets what everybody gets."""
+    run = nodes.MessageOp.run
+
+    def treated(self: nodes.MessageOp, walker: nodes.Walker) -> Any:
+        held, walker.is_holdout = walker.is_holdout, False
+        try:
+            return run(self, walker)
+        finally:
+            walker.is_holdout = held
+
+    with patch.object(nodes.MessageOp, "run", treated):
+        yield
+
+
+@contextmanager
+def no_deadline() -> Iterator[None]:
+    """An event that comes after the time of a wait still answers it."""
+
+    def hear(program: Program, person: Person, instance: Instance, event: Event) -> list[Step]:
+        return walk.hear(program, person, instance._replace(wake_at=None), event)
+
+    names = {name: getattr(walk, name) for name in ("triggers", "enter")}
+    with patch.object(hearing, "walk", SimpleNamespace(hear=hear, **names)):
+        yield
+
+
+@contextmanager
+def statistics_apart() -> Iterator[None]:
+    """The counters are written after the step."""
+
+    count, kept = store.COUNT, list[Any]()
+
+    async def keep(connection: AsyncConnection, rows: Sequence[Any]) -> int:
+        kept[:] = rows
+        return len(rows)
+
+    async def save(self: Work, connection: AsyncConnection) -> None:
+        await _save(self, connection)
+        rows = list(kept)
+        await _commit_here(connection)
+        await count.run(connection, rows)
+
+    with (
+        patch.object(store, "COUNT", SimpleNamespace(run=keep)),
+        patch.object(Work, "save", save),
+    ):
+        yield
+
+
+@contextmanager
+def no_queue() -> Iterator[None]:
+    """An event is heard although an earlier one waits to be heard."""
+    begin = hearing.Hearing.__init__
+
+    def careless(self: hearing.Hearing, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.busy = set()
+
+    with patch.object(hearing.Hearing, "__init__", careless):
+        yield
+
+
+@contextmanager
+def one_fails_all() -> Iterator[None]:
+    """A person whose walk fails takes the whole batch with them."""
+
+    def fail(self: waking.Waking, found: Any, fault: Exception) -> None:
+        raise fault
+
+    with patch.object(waking.Waking, "_fail", fail):
+        yield
+
+
+@contextmanager
+def journal_forgives() -> Iterator[None]:
+    """A step that somebody else has told is told again in silence, and its effects with it."""
+    told = Insert(journal, store._TOLD, "DO NOTHING")
+    with patch.object(store, "TELL", told), no_revision_check():
+        yield
+
+
+SABOTAGES: Mapping[str, Sabotage] = {
+    name: sabotage
+    for name, sabotage in list(globals().items())
+    if callable(sabotage)
+    and getattr(sabotage, "__module__", "") == __name__
+    and not name.startswith("_")
+}
+"""By name: every guard that can be taken out."""
+
+OUTAGE = Profile((), 1.0, {"evaluator_error": 0.9})
+WEATHER: Mapping[str, Profile] = {
+    "tried_for_ever": OUTAGE,
+    "no_queue": OUTAGE,
+    "one_fails_all": OUTAGE,
+    "offered_for_ever": Profile((), 1.0, {"provider_down": 0.9}),
+    "settle_without_token": Profile(("pause", "slow_database"), 20.0, {"provider_slow": 0.3}),
+}
+"""The faults that some guards are there for, where a seed's own would seldom bring them."""
+
+
+def weather(name: str, seed: int) -> Faults:
+    """The faults under which a sabotage is looked for."""
+    return Faults(WEATHER.get(name) or swarm(seed), seed)
