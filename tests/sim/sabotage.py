@@ -283,7 +283,11 @@ SABOTAGES: Mapping[str, Sabotage] = {
 """By name: every guard that can be taken out."""
 
 OUTAGE = Profile((), 1.0, {"evaluator_error": 0.9})
+STOPS = Profile(("pause",), 15.0, {})
 WEATHER: Mapping[str, Profile] = {
+    "no_claim_fence": STOPS,
+    "no_revision_check": STOPS,
+    "journal_forgives": STOPS,
     "tried_for_ever": OUTAGE,
     "no_queue": OUTAGE,
     "one_fails_all": OUTAGE,
