@@ -154,7 +154,8 @@ async def _run(
         return 0
     done: CursorResult[Any]
     if connection.dialect.name == "sqlite":
-        done = await connection.exec_driver_sql(sqlite, [tuple(row) for row in rows])
+        given = [row if isinstance(row, tuple) else tuple(row) for row in rows]
+        done = await connection.exec_driver_sql(sqlite, given)
     else:
         done = await connection.exec_driver_sql(postgresql, _columns(rows))
     return done.rowcount

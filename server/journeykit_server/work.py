@@ -45,8 +45,6 @@ from journeykit_server.rows import (
 from journeykit_server.store import PassKey, PersonKey, StoredProfile
 
 Row = tuple[Any, ...]
-Node = tuple[int, int, int, str]
-"""Tenant, journey, version, node."""
 ALL_NUMBERS = 2**62  # above every number of an event
 
 
@@ -150,7 +148,7 @@ class Work:
         self.exposed: list[Row] = []
         self.joined: list[Row] = []
         self.letters: list[Row] = []
-        self.counted: dict[Node, list[int]] = {}
+        self.counted: dict[Walkable, dict[str, list[int]]] = {}
 
     def stand(self, stored: Iterable[StoredProfile]) -> None:
         """Take up these people."""
@@ -251,18 +249,19 @@ class Work:
         key = (*standing.key, ready.journey_id, rev, number)
         rows = self.noted if number else self.told
         rows.append((*key, version, entry_count, at, cause, trail))
-        self._count(ready.tenant_id, ready.journey_id, version, step.trail)
+        self._count(walkable, step.trail)
 
-    def _count(self, tenant_id: int, journey_id: int, version: int, trail: Sequence[Entry]) -> None:
+    def _count(self, walkable: Walkable, trail: Sequence[Entry]) -> None:
         """Add a trail to the counters of its nodes: entered, exited, suppressed."""
-        counted = self.counted
+        nodes = self.counted.get(walkable)
+        if nodes is None:
+            nodes = self.counted[walkable] = {}
         for entry in trail:
             place = COUNTERS.get(type(entry))
             if place is not None:
-                node = (tenant_id, journey_id, version, entry.node_id)
-                counts = counted.get(node)
+                counts = nodes.get(entry.node_id)
                 if counts is None:
-                    counts = counted[node] = [0, 0, 0]
+                    counts = nodes[entry.node_id] = [0, 0, 0]
                 counts[place] += 1
 
     def _sort_out(
@@ -337,9 +336,18 @@ class Work:
         await outbox.LOG_SUPPRESSED.run(connection, self.suppressed)
         await letters.INSERT_LETTERS.run(connection, self.letters)
         await letters.DELETE_LETTERS.run(connection, changes.answered)
-        # In one order for everybody, or two transactions would wait for each other.
-        counts = [(*node, self.shard, *counts) for node, counts in sorted(self.counted.items())]
-        await store.COUNT.run(connection, counts)
+        await store.COUNT.run(connection, self._counts())
+
+    def _counts(self) -> list[Row]:
+        """In one order for everybody, or two transactions would wait for each other."""
+        return sorted(
+            (
+                *(walkable.program.tenant_id, walkable.program.journey_id),
+                *(walkable.program.version, node_id, self.shard, *counts),
+            )
+            for walkable, nodes in self.counted.items()
+            for node_id, counts in nodes.items()
+        )
 
     async def _save_passes(self, connection: AsyncConnection, changes: _Changes) -> None:
         added = await store.ADD_INSTANCES.run(connection, changes.added)
