@@ -43,7 +43,7 @@ POSTGRESQL_SETTINGS = {
     "plan_cache_mode": "force_custom_plan",
 }
 
-Trouble = Literal["conflict", "gone", "busy", "full", "refused"]
+Trouble = Literal["conflict", "gone", "busy", "full", "refused", "unmigrated"]
 T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
 
@@ -146,7 +146,9 @@ class Database:
                     raise
                 conflicts += trouble == "conflict"
                 waited = self.clock.monotonic() - began
-                hopeless = trouble in ("full", "refused") or conflicts >= MOST_CONFLICTS
+                hopeless = (
+                    trouble in ("full", "refused", "unmigrated") or conflicts >= MOST_CONFLICTS
+                )
                 if hopeless or waited > PATIENCE_SECONDS:
                     raise _given_up(trouble, error) from error
             await self.clock.sleep(pause * (0.5 + self.chance.fraction() / 2))
@@ -159,6 +161,10 @@ SNAPSHOT = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
 FULL = "The database cannot be written to: {error}. Make room on its disk, or make it writable."
 UNAVAILABLE = "The database does not answer: {error}. Is it running, and is the address right?"
+REFUSES = (
+    "The database cannot be used: {error}. Is the address right, and is there a database of ours?"
+)
+UNMIGRATED = "The database has not our tables: {error}. Run journeykit migrate on it first."
 BUSY = "The database is held by somebody else: {error}. Which other program is writing to it?"
 
 
@@ -166,9 +172,8 @@ def _given_up(trouble: Trouble, error: Exception) -> Unavailable:
     words = _words(error)
     if trouble == "full":
         return StorageFull(FULL.format(error=words))
-    return Unavailable(
-        (BUSY if trouble in ("busy", "conflict") else UNAVAILABLE).format(error=words)
-    )
+    texts = {"busy": BUSY, "conflict": BUSY, "refused": REFUSES, "unmigrated": UNMIGRATED}
+    return Unavailable(texts.get(trouble, UNAVAILABLE).format(error=words))
 
 
 def _words(error: Exception) -> str:
@@ -213,6 +218,9 @@ def _sqlite_trouble(text: str) -> Trouble | None:
         "readonly database": "full",
         "disk I/O error": "gone",
         "unable to open database file": "refused",
+        "file is not a database": "refused",
+        "database disk image is malformed": "refused",
+        "no such table": "unmigrated",
     }
     return next((trouble for words, trouble in troubles.items() if words in text), None)
 
@@ -226,6 +234,8 @@ def _state_trouble(said: BaseException | None) -> Trouble | None:
         return "gone"
     if state in FULL_STATES:
         return "full"
+    if state == "42P01":  # no such table
+        return "unmigrated"
     return "refused" if state in REFUSED else None
 
 

@@ -48,7 +48,7 @@ JITTER = 0.1  # a pause is up to so much longer: what failed together does not c
 BATCH = 200  # effects of one offer
 OFFER_SECONDS = 30  # how long a provider may take
 LEASE_SECONDS = 60  # offering, twice over, and settling
-SWEEP_SECONDS = 60  # how often a poll looks behind its watermark
+SWEEP_SECONDS = 30  # how often a poll looks behind its watermark; a dead worker left work there
 SLACK_SECONDS = 5  # how late an ordinary transaction commits
 SECOND = 1_000_000  # microseconds
 

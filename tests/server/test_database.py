@@ -326,8 +326,8 @@ async def test_a_database_that_is_not_there_is_told_at_once(postgresql_url: str)
         await values(database)
 
     assert str(raised.value) == (
-        f'The database does not answer: database "{name}" does not exist. '
-        "Is it running, and is the address right?"
+        f'The database cannot be used: database "{name}" does not exist. '
+        "Is the address right, and is there a database of ours?"
     )
     assert database.clock.now() == START
     await database.close()
@@ -340,10 +340,35 @@ async def test_a_folder_that_is_not_there_is_told_at_once(tmp_path: Path) -> Non
         await values(database)
 
     assert str(raised.value) == (
-        "The database does not answer: unable to open database file. "
-        "Is it running, and is the address right?"
+        "The database cannot be used: unable to open database file. "
+        "Is the address right, and is there a database of ours?"
     )
     assert database.clock.now() == START
+    await database.close()
+
+
+async def test_a_file_that_is_no_database_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("no database " * 100)
+    database = open_database(sqlite_address(tmp_path / "notes.db"))
+
+    with pytest.raises(Unavailable) as raised:
+        await values(database)
+
+    assert str(raised.value) == (
+        "The database cannot be used: file is not a database. "
+        "Is the address right, and is there a database of ours?"
+    )
+    await database.close()
+
+
+async def test_a_database_without_our_tables_is_told_what_to_do(database_url: str) -> None:
+    database = open_database(database_url)
+    await database.run(lambda c: c.exec_driver_sql("DROP TABLE counters"))
+
+    with pytest.raises(Unavailable, match="Run journeykit migrate on it first") as raised:
+        await database.read(lambda c: c.exec_driver_sql("SELECT * FROM counters"))
+
+    assert str(raised.value).startswith("The database has not our tables: ")
     await database.close()
 
 
@@ -410,7 +435,8 @@ async def test_a_postgresql_that_only_reads_is_told(postgresql_url: str) -> None
         (sqlite3.OperationalError("database is locked"), "busy"),
         (sqlite3.OperationalError("database table is locked: counters"), "busy"),
         (sqlite3.OperationalError("disk I/O error"), "gone"),
-        (sqlite3.OperationalError("no such table: counters"), None),
+        (sqlite3.OperationalError("no such table: counters"), "unmigrated"),
+        (sqlite3.DatabaseError("file is not a database"), "refused"),
         (sqlite3.IntegrityError("UNIQUE constraint failed: counters.name"), None),
         (TimeoutError(), "gone"),
         (ConnectionResetError(), "gone"),
