@@ -146,10 +146,10 @@ CLAIM_POSTGRESQL = """
 """By the place of the row, which needs no join: the planner would read the whole table for one. A
 row that moved between being found and being locked is left for the next poll."""
 CLAIM_SQLITE = """
-    UPDATE timers SET lease_token = ?4, try_at = ?5, attempts = attempts + 1
+    UPDATE timers SET lease_token = ?, try_at = ?, attempts = attempts + 1
     WHERE (tenant_id, user_id, journey_id) IN (
         SELECT tenant_id, user_id, journey_id FROM timers
-        WHERE bucket BETWEEN ?1 AND ?2 AND try_at <= ?3
+        WHERE bucket BETWEEN ? AND ? AND try_at <= ?
         ORDER BY bucket LIMIT {many})
     RETURNING tenant_id, user_id, journey_id, bucket"""
 
@@ -200,8 +200,10 @@ async def claim(
 ) -> Sequence[Row[Any]]:
     """Mark up to `many` due timers as ours: keys and buckets, the earliest minutes first."""
     # The limit stands in the text: PostgreSQL would plan an unknown one for a tenth of the table.
-    statement = CLAIM_SQLITE if connection.dialect.name == "sqlite" else CLAIM_POSTGRESQL
-    values = (low, now // MINUTE, now, token, lease_until)
+    due, leased = (low, now // MINUTE, now), (token, lease_until)
+    is_sqlite = connection.dialect.name == "sqlite"
+    statement = CLAIM_SQLITE if is_sqlite else CLAIM_POSTGRESQL
+    values: tuple[Any, ...] = (*leased, *due) if is_sqlite else (*due, *leased)
     return (await connection.exec_driver_sql(statement.format(many=int(many)), values)).all()
 
 
