@@ -121,22 +121,21 @@ class Delete:
 class Select:
     """A query that joins the rows it is given, as a table called `given` with these columns.
 
-    `query` has the mark `{given}` where that table stands; `sqlite` replaces it where the two
-    databases need different words. A document comes as a value on PostgreSQL unless the query turns
-    it into text, and as text on SQLite.
+    `query` has the mark `{given}` where that table stands. `::text` after a document makes both
+    databases give it as text, as which SQLite keeps it anyway. `locks` is the table whose rows are
+    locked until the transaction ends, in the order of the query; SQLite has locked its whole file.
     """
 
-    def __init__(
-        self, columns: Sequence[tuple[str, str]], query: str, *, sqlite: str | None = None
-    ) -> None:
+    def __init__(self, columns: Sequence[tuple[str, str]], query: str, *, locks: str = "") -> None:
         names = ", ".join(name for name, _ in columns)
         fields = ", ".join(
             f"json_extract(value, '$[{i}]') AS {name}" for i, (name, _) in enumerate(columns)
         )
         places = ", ".join(f"${i}::{kind}[]" for i, (_, kind) in enumerate(columns, 1))
         table = f"(SELECT {fields} FROM json_each(?)) AS given"
-        self.sqlite = (sqlite or query).replace("{given}", table)
-        self.postgresql = query.replace("{given}", f"unnest({places}) AS given ({names})")
+        lock = f" FOR UPDATE OF {locks}" if locks else ""
+        self.sqlite = query.replace("::text", "").replace("{given}", table)
+        self.postgresql = query.replace("{given}", f"unnest({places}) AS given ({names})") + lock
 
     async def run(self, connection: AsyncConnection, rows: Sequence[Values]) -> Sequence[Any]:
         if not rows:

@@ -410,14 +410,12 @@ async def _still_mine(
     return {(row.tenant_id, row.message_id) for row in found}
 
 
-_MINE = (
-    "SELECT o.tenant_id, o.message_id FROM {given} JOIN outbox o ON o.tenant_id = given.tenant_id "
-    "AND o.message_id = given.message_id AND o.lease_token = given.token"
-)
 STILL_MINE = Select(
     (("tenant_id", "bigint"), ("message_id", "text"), ("token", "text")),
-    f"{_MINE} ORDER BY o.tenant_id, o.message_id FOR UPDATE OF o",
-    sqlite=_MINE,
+    "SELECT o.tenant_id, o.message_id FROM {given} JOIN outbox o ON o.tenant_id = given.tenant_id "
+    "AND o.message_id = given.message_id AND o.lease_token = given.token "
+    "ORDER BY o.tenant_id, o.message_id",
+    locks="o",
 )
 DELETE_OUTBOX = Delete(outbox, ("tenant_id", "message_id"))
 TRY_AGAIN = Update(

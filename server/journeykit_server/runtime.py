@@ -134,6 +134,17 @@ class Runtime:
                 log.warning("fenced: somebody else moved one of these people, beginning again")
         return await self.database.run(work)
 
+    async def _begin(
+        self, connection: AsyncConnection, people: Sequence[PersonKey]
+    ) -> tuple[Work, Instant]:
+        """These people, those of them that are known, locked and standing; and the time, read once
+        they are locked, so that for each of them it only grows."""
+        found = await store.lock(connection, people)
+        now = await self.database.now(connection)
+        work = Work(now, self.shard)
+        work.stand(found.values())
+        return work, now
+
     # --- an event comes in
 
     async def ingest(self, tenant_id: int, incoming: Sequence[Incoming]) -> Receipt:
@@ -372,11 +383,8 @@ class Runtime:
         fault: Exception | None = None,
     ) -> Woken:
         people = store.distinct_people(keys)
-        work_people = await store.lock(connection, people)
-        now = await self.database.now(connection)
+        work, now = await self._begin(connection, people)
         rows = await store.CLAIMED.run(connection, [(*key, token) for key in keys])
-        work = Work(now, self.shard)
-        work.stand(work_people.values())
         waking = Waking(self.published, self.clock, self.chance, work, now, token, began)
         waking.find(rows)
         await self.published.load(connection, waking.versions())
@@ -429,10 +437,7 @@ class Runtime:
         people = [(row[0], row[1]) for row in await connection.execute(store.DUE_IN_INBOX, due)]
         if not people:
             return 0
-        work_people = await store.lock(connection, people)
-        now = await self.database.now(connection)
-        work = Work(now, self.shard)
-        work.stand(work_people.values())
+        work, _ = await self._begin(connection, people)
         await self._stand(connection, work, people)
         rows = await store.QUEUED_EVENTS.run(connection, people)
         hearing = Hearing(self.published, self.chance, work)
@@ -503,12 +508,9 @@ class Runtime:
         ended: list[Instance | None],
     ) -> bool:
         people = [(tenant_id, user_id)]
-        found = await store.lock(connection, people)
-        if not found:
+        work, now = await self._begin(connection, people)
+        if not work.people:
             return False
-        now = await self.database.now(connection)
-        work = Work(now, self.shard)
-        work.stand(found.values())
         await self._stand(connection, work, people)
         standing = work.people[tenant_id, user_id]
         instance = standing.instances.get(journey_id)

@@ -52,13 +52,13 @@ class StoredProfile(NamedTuple):
 
 # --- people
 
-_PROFILE = "SELECT p.tenant_id, p.user_id, {0}, p.written_at, p.phone_timezone FROM {{given}} "
-_PROFILE += "JOIN profiles p ON " + SAME_PERSON.format("p") + " ORDER BY p.tenant_id, p.user_id"
 LOCK_PEOPLE = Select(
     PERSON,
+    "SELECT p.tenant_id, p.user_id, p.traits::text, p.written_at, p.phone_timezone FROM {given} "
+    f"JOIN profiles p ON {SAME_PERSON.format('p')} "
     # One order for everybody, or two transactions would wait for each other.
-    _PROFILE.format("p.traits::text") + " FOR UPDATE OF p",
-    sqlite=_PROFILE.format("p.traits"),  # here the whole file is locked already
+    "ORDER BY p.tenant_id, p.user_id",
+    locks="p",
 )
 ADD_PEOPLE = Insert(
     profiles,
@@ -106,10 +106,6 @@ column is the dead letter of its timer, if that is dead."""
 HISTORY = Select(
     [*PERSON, ("name", "text"), ("before", "bigint")],
     f"SELECT e.tenant_id, e.user_id, e.name, e.at, e.event_id, e.properties::text FROM {{given}} "
-    f"JOIN events e ON {SAME_PERSON.format('e')} AND e.name = given.name "
-    "AND e.number < given.before AND e.kind = 'track' "
-    "ORDER BY e.tenant_id, e.user_id, e.name, e.number",
-    sqlite="SELECT e.tenant_id, e.user_id, e.name, e.at, e.event_id, e.properties FROM {given} "
     f"JOIN events e ON {SAME_PERSON.format('e')} AND e.name = given.name "
     "AND e.number < given.before AND e.kind = 'track' "
     "ORDER BY e.tenant_id, e.user_id, e.name, e.number",
@@ -280,15 +276,11 @@ RECORD = Insert(
     "(tenant_id, source, event_id) DO NOTHING",
     named="number",
 )
-_RECORDED = (
-    "SELECT e.source, e.event_id, e.number, e.user_id, e.name, e.kind, {0} "
-    "FROM {{given}} JOIN events e ON e.tenant_id = given.tenant_id "
-    "AND e.source = given.source AND e.event_id = given.event_id"
-)
 RECORDED = Select(
     [("tenant_id", "bigint"), ("source", "text"), ("event_id", "text")],
-    _RECORDED.format("e.properties::text"),
-    sqlite=_RECORDED.format("e.properties"),
+    "SELECT e.source, e.event_id, e.number, e.user_id, e.name, e.kind, e.properties::text "
+    "FROM {given} JOIN events e ON e.tenant_id = given.tenant_id "
+    "AND e.source = given.source AND e.event_id = given.event_id",
 )
 """What is stored under these ids."""
 QUEUE = Insert(
@@ -310,16 +302,14 @@ DUE_IN_INBOX = text("""
     ORDER BY tenant_id, user_id LIMIT :many""")
 NEXT_IN_INBOX = text("SELECT min(try_at) FROM inbox WHERE try_at < :never")
 
-_QUEUED = (
+QUEUED_EVENTS = Select(
+    PERSON,
     "SELECT q.tenant_id, q.user_id, q.journey_id, q.number, q.name, q.changed, q.try_at, "
-    "q.attempts, q.failed_at, e.at, e.event_id, {0} FROM {{given}} JOIN inbox q ON "
+    "q.attempts, q.failed_at, e.at, e.event_id, e.properties::text FROM {given} JOIN inbox q ON "
     + SAME_PERSON.format("q")
     + " JOIN events e ON e.tenant_id = q.tenant_id AND e.user_id = q.user_id "
     "AND e.name = q.name AND e.number = q.number "
-    "ORDER BY q.tenant_id, q.user_id, q.journey_id, q.number"
-)
-QUEUED_EVENTS = Select(
-    PERSON, _QUEUED.format("e.properties::text"), sqlite=_QUEUED.format("e.properties")
+    "ORDER BY q.tenant_id, q.user_id, q.journey_id, q.number",
 )
 
 

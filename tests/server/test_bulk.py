@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Table, event, select
 from sqlalchemy.exc import IntegrityError
 
+from journeykit_server import store
 from journeykit_server.bulk import Delete, Insert, Select, Update
 from journeykit_server.database import Database
 from journeykit_server.tables import (
@@ -155,14 +156,21 @@ async def test_a_query_joins_the_rows_it_is_given(database: Database) -> None:
     assert await ask(database, query, rows) == [(1, "b", False), (2, "a", True)]
 
 
-async def test_a_query_may_have_other_words_on_sqlite(database: Database) -> None:
+async def test_a_query_has_the_words_of_its_database(database: Database) -> None:
+    """A document comes as text from both, and rows are locked where the file is not."""
+    person = (1, "ann", '{"plan": "pro"}', "{}", None, 0, 0)
+    await database.run(lambda connection: store.ADD_PEOPLE.run(connection, [person]))
     query = Select(
-        [("n", "bigint")],
-        "SELECT 'postgresql', sum(n) FROM {given}",
-        sqlite="SELECT 'sqlite', sum(n) FROM {given}",
+        [("tenant_id", "bigint")],
+        "SELECT p.traits::text FROM {given} JOIN profiles p ON p.tenant_id = given.tenant_id",
+        locks="p",
     )
-    kind = "sqlite" if database.is_sqlite else "postgresql"
-    assert await ask(database, query, [(1,), (2,)]) == [(kind, 3)]
+
+    (row,) = await database.run(lambda connection: query.run(connection, [(1,)]))
+
+    assert tuple(row) == ('{"plan": "pro"}',)
+    assert query.postgresql.endswith(" FOR UPDATE OF p")
+    assert "FOR UPDATE" not in query.sqlite and "::" not in query.sqlite
 
 
 async def test_no_rows_are_no_statement(database: Database) -> None:
