@@ -37,6 +37,12 @@ FOR_EVER = TimeDelta(hours=24 * 365)
 _save = Work.save
 
 
+def _changed(statement: str, guard: str, instead: str) -> str:
+    """The statement without its guard; a guard that is not found is a sabotage that does nothing."""
+    assert guard in statement, f"nothing to take out: {guard!r} is not in:\n{statement}"
+    return statement.replace(guard, instead)
+
+
 async def _commit_here(connection: AsyncConnection) -> None:
     """What was one transaction is two from here."""
     await connection.exec_driver_sql("COMMIT")
@@ -47,7 +53,7 @@ async def _commit_here(connection: AsyncConnection) -> None:
 def no_claim_fence() -> Iterator[None]:
     """Whoever claimed a timer believes for ever that it is theirs."""
     claimed = Select([], "")
-    claimed.sqlite = store.CLAIMED.sqlite.replace("AND t.lease_token = given.lease_token", "")
+    claimed.sqlite = _changed(store.CLAIMED.sqlite, "AND t.lease_token = given.lease_token", "")
     with patch.object(store, "CLAIMED", claimed), patch.object(waking, "TRUST_SECONDS", 1e9):
         yield
 
@@ -138,7 +144,7 @@ def deliver_before_persist() -> Iterator[None]:
 
 def no_lease() -> AbstractContextManager[Any]:
     """A timer is claimed although somebody else holds it."""
-    greedy = store.CLAIM_SQLITE.replace("AND try_at <= ?3", "AND ?3 > 0")
+    greedy = _changed(store.CLAIM_SQLITE, "AND try_at <= ?", "AND ? > 0")
     return patch.object(store, "CLAIM_SQLITE", greedy)
 
 
@@ -174,14 +180,14 @@ def no_dedupe() -> Iterator[None]:
 def settle_without_token() -> Iterator[None]:
     """Whoever offered an effect marks it, though another has taken it over."""
     any_token = Select([], "")
-    any_token.sqlite = outbox.STILL_MINE.sqlite.replace("AND o.lease_token = given.token", "")
+    any_token.sqlite = _changed(outbox.STILL_MINE.sqlite, "AND o.lease_token = given.token", "")
     with patch.object(outbox, "STILL_MINE", any_token):
         yield
 
 
 def no_order() -> AbstractContextManager[Any]:
     """Every effect that is due is offered, not only the first of its pass."""
-    look = outbox.SQLITE_LOOK.replace("h.message_id = o.message_id AS is_head", "1 AS is_head")
+    look = _changed(outbox.SQLITE_LOOK, "h.message_id = o.message_id AS is_head", "1 AS is_head")
     return patch.object(outbox, "SQLITE_LOOK", look)
 
 
