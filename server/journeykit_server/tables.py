@@ -65,6 +65,22 @@ def _text(name: str, default: str | None = None) -> Column[str]:
     return Column(name, Text, nullable=False, server_default=default)
 
 
+def _ids(*names: str) -> list[Column[str]]:
+    return [_id(name) for name in names]
+
+
+def _numbers(*names: str) -> list[Column[int]]:
+    return [_number(name) for name in names]
+
+
+def _texts(*names: str) -> list[Column[str]]:
+    return [_text(name) for name in names]
+
+
+def _moments(*names: str) -> list[Column[int]]:
+    return [_moment(name) for name in names]
+
+
 def _flag(name: str) -> Column[bool]:
     return Column(name, Boolean, nullable=False)
 
@@ -83,9 +99,23 @@ journeys = _table(
     _number("published_version"),
     _moment("created_at"),
     _moment("updated_at"),
+    _text("pause_mode", default=""),
+    _text("status_before", default=""),
+    _moment_or_null("deleted_at"),
+    _text("origin", default="own"),
+    _text("reviewed", default=""),
+    _text("reviewed_by", default=""),
+    _moment_or_null("reviewed_at"),
     CheckConstraint("status IN ('draft', 'published', 'paused', 'archived', 'deleted')", "status"),
+    CheckConstraint("pause_mode IN ('', 'entries', 'freeze', 'drain')", "pause_mode"),
+    CheckConstraint("origin IN ('own', 'library', 'suggestion')", "origin"),
 )
-"""One row a journey; `published_version` is 0 before the first publishing."""
+"""One row a journey; `published_version` is 0 before the first publishing.
+
+`pause_mode` says what stands still while `status` is paused, "" otherwise. A deleted journey keeps
+`status_before` for whoever restores it until 30 days after `deleted_at`. One that somebody else
+wrote (`origin`) is published only as it was `reviewed`: the fingerprint of what it does.
+"""
 
 drafts = _table(
     "drafts",
@@ -295,19 +325,12 @@ outbox = _table(
     "outbox",
     ("tenant_id", "message_id"),
     _number("tenant_id"),
-    _id("message_id"),
-    _id("user_id"),
-    _number("journey_id"),
-    _number("version"),
-    _number("entry_count"),
-    _number("rev"),
-    _number("position"),
+    *_ids("message_id", "user_id"),
+    *_numbers("journey_id", "version", "entry_count", "rev", "position"),
     _id("node_id"),
-    _text("kind"),
-    _text("payload"),
+    *_texts("kind", "payload"),
     _flag("is_holdout"),
-    _moment("created_at"),
-    _moment("try_at"),
+    *_moments("created_at", "try_at"),
     _number("attempts"),
     Column("lease_token", Text, nullable=True),
     _text("last_error"),
@@ -324,34 +347,203 @@ messages = _table(
     "messages",
     ("tenant_id", "message_id"),
     _number("tenant_id"),
-    _id("message_id"),
-    _id("user_id"),
-    _number("journey_id"),
-    _number("version"),
-    _number("entry_count"),
+    *_ids("message_id", "user_id"),
+    *_numbers("journey_id", "version", "entry_count"),
     _id("node_id"),
-    _text("kind"),
-    _text("channel"),
-    _text("state"),
-    _text("reason"),
+    *_texts("kind", "channel", "state", "reason"),
     _flag("is_holdout"),
     _number("attempts"),
-    _moment("created_at"),
-    _moment("settled_at"),
+    *_moments("created_at", "settled_at"),
+    _text("detail", default=""),
+    _text("category", default=""),
+    _text("budget", default=""),
+    Column("template_id", BigInteger, nullable=True),
+    Column("template_version", BigInteger, nullable=True),
     Index(None, "tenant_id", "user_id", "settled_at"),
     CheckConstraint("state IN ('delivered', 'suppressed')", "state"),
     CheckConstraint("NOT (is_holdout AND state = 'delivered')", "nothing_for_a_holdout"),
 )
-"""The delivery log: what became of every effect that left the outbox."""
+"""The delivery log: what became of every effect that left the outbox, and of what a walk withheld.
+`detail` says more about the reason, as the names that a text had no value for."""
+
+deferred_sends = _table(
+    "deferred_sends",
+    ("tenant_id", "message_id"),
+    _number("tenant_id"),
+    *_ids("message_id", "user_id"),
+    *_numbers("journey_id", "version", "entry_count", "rev", "position"),
+    _id("node_id"),
+    *_texts("kind", "payload"),
+    _flag("is_holdout"),
+    *_moments("created_at", "send_at"),
+    _text("reason"),
+    Index(None, "send_at"),
+    Index(None, "tenant_id", "user_id"),
+    CheckConstraint("NOT is_holdout", "nothing_for_a_holdout"),
+)
+"""Messages that wait for the end of quiet hours, with the values they were made with; their person
+has walked on. At `send_at` they go back into the outbox, and every question is asked anew."""
+
+budget_uses = _table(
+    "budget_uses",
+    ("tenant_id", "user_id", "message_id"),
+    _number("tenant_id"),
+    *_ids("user_id", "message_id", "budget"),
+    Column("day", Integer, nullable=False),
+    Index(None, "day"),
+)
+"""What counts against a person's caps: a row a message from before it is offered, taken back if it
+does not go out. `day` is the account's, counted from 1970-01-01."""
+
+tasks = _table(
+    "tasks",
+    ("tenant_id", "task_id"),
+    _number("tenant_id"),
+    *_ids("task_id", "user_id"),
+    *_numbers("journey_id", "version", "entry_count"),
+    _id("node_id"),
+    *_texts("task", "title", "connected_outcomes", "status", "outcome", "note", "completed_by"),
+    _moment("created_at"),
+    _moment_or_null("completed_at"),
+    Index(None, "tenant_id", "status", "created_at"),
+    Index(None, "tenant_id", "user_id"),
+    CheckConstraint("status IN ('open', 'completed', 'cancelled')", "status"),
+    CheckConstraint("(status = 'open') = (completed_at IS NULL)", "ended_at_a_time"),
+)
+"""What people have to do by hand; `task_id` is the id of the effect that asked for it."""
+
+templates = _table(
+    "templates",
+    ("tenant_id", "template_id"),
+    *_numbers("tenant_id", "template_id"),
+    *_texts("name", "channel"),
+    _number("version"),
+    *_moments("created_at", "updated_at"),
+    _moment_or_null("archived_at"),
+)
+"""One row a template; `version` is the one that is sent now."""
+
+template_versions = _table(
+    "template_versions",
+    ("tenant_id", "template_id", "version"),
+    *_numbers("tenant_id", "template_id", "version"),
+    *_texts("category", "texts"),
+    _moment("saved_at"),
+    _text("saved_token"),
+)
+"""What a template said, never changed: `texts` is JSON, text by name; `category` is "" where the
+node's counts."""
+
+segments = _table(
+    "segments",
+    ("tenant_id", "segment_id"),
+    *_numbers("tenant_id", "segment_id"),
+    *_texts("name", "kind"),
+    _number("version"),
+    *_moments("created_at", "updated_at"),
+    _moment_or_null("archived_at"),
+    _moment_or_null("refreshed_at"),
+    CheckConstraint("kind IN ('list', 'rule')", "kind"),
+)
+"""One row a segment: a list that is kept by hand and by journeys, or a rule whose members are
+counted anew now and then (`refreshed_at`). Members of both lie in `segment_members`."""
+
+segment_versions = _table(
+    "segment_versions",
+    ("tenant_id", "segment_id", "version"),
+    *_numbers("tenant_id", "segment_id", "version"),
+    _text("definition"),
+    _moment("saved_at"),
+    _text("saved_token"),
+)
+"""What a segment asked, never changed; "" for a list."""
+
+subscriptions = _table(
+    "subscriptions",
+    ("tenant_id", "user_id", "channel", "category"),
+    _number("tenant_id"),
+    *_ids("user_id", "channel", "category"),
+    _text("state"),
+    _number("version"),
+    _moment("changed_at"),
+    CheckConstraint("state IN ('subscribed', 'unsubscribed')", "state"),
+)
+"""What a person wants to get, as they last said; "*" stands for every channel or category."""
+
+subscription_changes = _table(
+    "subscription_changes",
+    ("tenant_id", "user_id", "channel", "category", "version"),
+    _number("tenant_id"),
+    *_ids("user_id", "channel", "category"),
+    _number("version"),
+    *_texts("state", "source", "cause"),
+    _moment("changed_at"),
+)
+"""Every change of a subscription, the proof of a consent: who told us (`source`), by which event or
+call (`cause`)."""
+
+policies = _table(
+    "policies",
+    ("tenant_id", "version"),
+    *_numbers("tenant_id", "version"),
+    _text("document"),
+    _moment("saved_at"),
+    _text("saved_token"),
+)
+"""What an account allows: quiet hours, caps, channels. The highest version counts."""
+
+looks = _table(
+    "looks",
+    ("tenant_id", "journey_id"),
+    *_numbers("tenant_id", "journey_id", "version"),
+    _text("asks"),
+    _moment("next_at"),
+    _moment_or_null("slot_at"),
+    _text("stage"),
+    _id("position"),
+    _flag("is_first"),
+    *_numbers("members", "found", "skipped"),
+    _flag("is_truncated"),
+    _moment_or_null("started_at"),
+    _moment("try_at"),
+    _number("attempts"),
+    Column("lease_token", Text, nullable=True),
+    _text("last_error"),
+    Index(None, "try_at"),
+)
+"""Where the scanner stands with a journey whose trigger has to be looked for. `asks` is what it
+asks at the door: another question begins with a first look. `slot_at` names the look that is under
+way, null between two; `position` is the last person that it has passed."""
+
+scans = _table(
+    "scans",
+    ("tenant_id", "journey_id", "slot_at"),
+    *_numbers("tenant_id", "journey_id"),
+    _moment("slot_at"),
+    _number("version"),
+    _text("kind"),
+    _flag("is_first"),
+    *_numbers("members", "found", "skipped"),
+    _flag("is_truncated"),
+    *_moments("started_at", "ended_at"),
+)
+"""Every look that came to its end: how many people the question holds for (`members`), how many the
+trigger took from them (`found`), how many had a date that cannot be read (`skipped`)."""
+
+audience = _table(
+    "audience",
+    ("tenant_id", "journey_id", "user_id"),
+    *_numbers("tenant_id", "journey_id"),
+    _id("user_id"),
+)
+"""Who was inside at the last look, for a trigger that asks who came or left."""
 
 deliveries = _table(
     "deliveries",
     ("tenant_id", "message_id"),
     _number("tenant_id"),
-    _id("message_id"),
-    _id("user_id"),
-    _text("kind"),
-    _text("payload"),
+    *_ids("message_id", "user_id"),
+    *_texts("kind", "payload"),
     _moment("accepted_at"),
     _number("times"),
 )
@@ -362,8 +554,7 @@ exposures = _table(
     ("tenant_id", "user_id", "journey_id", "entry_count", "node_id"),
     _number("tenant_id"),
     _id("user_id"),
-    _number("journey_id"),
-    _number("entry_count"),
+    *_numbers("journey_id", "entry_count"),
     _id("node_id"),
     _number("version"),
     _text("variant"),
@@ -379,8 +570,7 @@ dead_letters = _table(
     _id("letter_id"),
     _text("kind"),
     _id("user_id"),
-    _number("journey_id"),
-    _number("version"),
+    *_numbers("journey_id", "version"),
     _id("node_id"),
     _text("code"),
     _text("message"),

@@ -26,7 +26,7 @@ SECOND = """
 from alembic import op
 import sqlalchemy as sa
 
-revision, down_revision = "0002", "0001"
+revision, down_revision = "0003", "0002"
 
 def upgrade():
     with op.batch_alter_table("counters") as table:
@@ -82,7 +82,7 @@ def with_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a revision after the first, as a later journeykit would have it."""
     folder = tmp_path / "later"
     folder.mkdir()
-    (folder / "0002_second.py").write_text(SECOND)
+    (folder / "0003_third.py").write_text(SECOND)
     monkeypatch.setattr(migrating, "PLACES", [*migrating.PLACES, folder])
     return folder
 
@@ -90,8 +90,8 @@ def with_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_an_empty_database_lacks_every_revision_and_a_migrated_one_none(
     bare: Database,
 ) -> None:
-    assert await pending(bare) == ["0001"]
-    assert await migrate(bare) == ["0001"]
+    assert await pending(bare) == ["0001", "0002"]
+    assert await migrate(bare) == ["0001", "0002"]
     assert await pending(bare) == []
     await require_current(bare)
 
@@ -110,7 +110,7 @@ async def test_of_two_who_migrate_at_once_one_does_it(bare: Database, bare_url: 
     applied = await asyncio.gather(migrate(bare), migrate(other))
     await other.close()
 
-    assert sorted(applied) == [[], ["0001"]]
+    assert sorted(applied) == [[], ["0001", "0002"]]
 
 
 async def test_the_revisions_lead_to_what_the_tables_say(bare: Database, told_url: str) -> None:
@@ -158,8 +158,8 @@ async def test_rows_outlive_an_upgrade(bare: Database, request: pytest.FixtureRe
     )
     request.getfixturevalue("with_second")
 
-    assert await pending(bare) == ["0002"]
-    assert await migrate(bare) == ["0002"]
+    assert await pending(bare) == ["0003"]
+    assert await migrate(bare) == ["0003"]
     assert await rows(bare, "SELECT tenant_id, name, value, step FROM counters") == [
         (1, "journeys", 41, 1)
     ]
@@ -168,12 +168,12 @@ async def test_rows_outlive_an_upgrade(bare: Database, request: pytest.FixtureRe
 async def test_an_upgrade_that_fails_leaves_the_database_as_it_was(
     bare: Database, with_second: Path
 ) -> None:
-    (with_second / "0002_second.py").write_text(SECOND + "    raise RuntimeError('half way')\n")
+    (with_second / "0003_third.py").write_text(SECOND + "    raise RuntimeError('half way')\n")
 
     with pytest.raises(RuntimeError, match="half way"):
         await migrate(bare)
 
-    assert await pending(bare) == ["0001", "0002"]
+    assert await pending(bare) == ["0001", "0002", "0003"]
     assert not any(await schema(bare))
 
 
@@ -191,11 +191,11 @@ async def test_a_database_that_is_behind_is_refused_with_what_to_do(
     await database.close()
 
     assert str(never.value) == (
-        'The database is of revision none, this journeykit needs "0001". '
+        'The database is of revision none, this journeykit needs "0002". '
         f"Run: journeykit migrate --database-url {bare_sqlite_url}"
     )
     assert str(behind.value) == (
-        'The database is of revision "0001", this journeykit needs "0002". '
+        'The database is of revision "0002", this journeykit needs "0003". '
         f"Run: journeykit migrate --database-url {bare_sqlite_url}"
     )
 
@@ -210,7 +210,7 @@ async def test_a_database_that_is_ahead_is_refused(bare: Database, bare_url: str
             await ask(bare)
         assert str(refused.value) == (
             f'The database {migrating.shown(bare)} is of revision "0007", this journeykit knows '
-            'none after "0001": a newer one migrated it. Install that one here too.'
+            'none after "0002": a newer one migrated it. Install that one here too.'
         )
 
 

@@ -97,7 +97,7 @@ def bare_postgresql(postgres: Path) -> Iterator[str]:
 
 
 def test_a_file_is_made_examined_and_verified(shell: Shell) -> None:
-    assert shell.call("migrate") == Done(0, "applied 0001\n", "")
+    assert shell.call("migrate") == Done(0, "applied 0001\napplied 0002\n", "")
     assert shell.call("migrate") == Done(0, "nothing to do\n", "")
     assert shell.call("verify") == Done(0, "every number is what the journal says\n", "")
     told = shell.call("doctor")
@@ -170,11 +170,11 @@ def test_on_postgresql_somebody_migrates_and_then_several_work(
     assert shell.call("worker", *to_it) == Done(
         1,
         "",
-        'journeykit: The database is of revision none, this journeykit needs "0001". '
+        'journeykit: The database is of revision none, this journeykit needs "0002". '
         f"Run: journeykit migrate --database-url {address}\n",
     )
     assert shell.call("doctor", *to_it).code == 1
-    assert shell.call("migrate", *to_it) == Done(0, "applied 0001\n", "")
+    assert shell.call("migrate", *to_it) == Done(0, "applied 0001\napplied 0002\n", "")
     workers = [shell.worker(*to_it, "--log-format", "json") for _ in range(2)]
     for worker in workers:
         worker.terminate()

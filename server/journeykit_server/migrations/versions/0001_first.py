@@ -62,9 +62,23 @@ def journeys() -> None:
         Column("published_version", BigInteger, nullable=False),
         Column("created_at", BigInteger, nullable=False),
         Column("updated_at", BigInteger, nullable=False),
+        Column("pause_mode", Text, nullable=False, server_default=""),
+        Column("status_before", Text, nullable=False, server_default=""),
+        Column("deleted_at", BigInteger, nullable=True),
+        Column("origin", Text, nullable=False, server_default="own"),
+        Column("reviewed", Text, nullable=False, server_default=""),
+        Column("reviewed_by", Text, nullable=False, server_default=""),
+        Column("reviewed_at", BigInteger, nullable=True),
         CheckConstraint(
             "status IN ('draft', 'published', 'paused', 'archived', 'deleted')",
             name=op.f("ck_journeys_status"),
+        ),
+        CheckConstraint(
+            "pause_mode IN ('', 'entries', 'freeze', 'drain')",
+            name=op.f("ck_journeys_pause_mode"),
+        ),
+        CheckConstraint(
+            "origin IN ('own', 'library', 'suggestion')", name=op.f("ck_journeys_origin")
         ),
         PrimaryKeyConstraint("tenant_id", "journey_id", name=op.f("pk_journeys")),
         sqlite_with_rowid=False,
@@ -355,6 +369,11 @@ def messages() -> None:
         Column("attempts", BigInteger, nullable=False),
         Column("created_at", BigInteger, nullable=False),
         Column("settled_at", BigInteger, nullable=False),
+        Column("detail", Text, nullable=False, server_default=""),
+        Column("category", Text, nullable=False, server_default=""),
+        Column("budget", Text, nullable=False, server_default=""),
+        Column("template_id", BigInteger, nullable=True),
+        Column("template_version", BigInteger, nullable=True),
         CheckConstraint("state IN ('delivered', 'suppressed')", name=op.f("ck_messages_state")),
         CheckConstraint(
             "NOT (is_holdout AND state = 'delivered')",

@@ -1,0 +1,69 @@
+"""What a journey lets happen: whether it takes people in, moves them on, and lets messages out.
+
+A door is read in the transaction that goes through it, with the journey's row locked against change
+(`FOR SHARE`), so once a pause, an archiving or a deletion has been answered nothing comes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from journeykit_server.bulk import Select
+from journeykit_server.tables import journeys
+
+JourneyKey = tuple[int, int]
+"""Tenant and journey."""
+Outgoing = Literal["go", "hold", "cancel"]
+
+
+class Door(NamedTuple):
+    """`takes_in` people, `moves` those inside, and what becomes of effects that are on their way:
+    they "go", are held until the journey goes on ("hold"), or are withheld for good ("cancel")."""
+
+    status: str
+    takes_in: bool
+    moves: bool
+    outgoing: Outgoing
+
+
+OPEN = Door("published", True, True, "go")
+ENTRIES_CLOSED = Door("paused", False, True, "go")
+FROZEN = Door("paused", False, False, "hold")
+NO_ROW = Door("deleted", False, True, "go")
+"""A journey whose row is gone: whoever is inside can still be led out."""
+
+DOORS: Mapping[tuple[str, str], Door] = {
+    ("draft", ""): Door("draft", False, True, "go"),
+    ("published", ""): OPEN,
+    ("paused", "entries"): ENTRIES_CLOSED,
+    ("paused", "drain"): ENTRIES_CLOSED,
+    ("paused", "freeze"): FROZEN,
+    ("archived", ""): Door("archived", False, False, "cancel"),
+    ("deleted", ""): Door("deleted", False, False, "cancel"),
+}
+"""By status and pause mode. Who is inside a journey that is archived or deleted stands still, so
+that a restored one goes on as if nothing had been."""
+
+
+async def doors(
+    connection: AsyncConnection, keys: Iterable[JourneyKey], *, locks: bool = True
+) -> dict[JourneyKey, Door]:
+    """The doors of these journeys, every one of them; locked against change until the transaction
+    ends unless `locks` is false (for what happens outside any transaction anyway)."""
+    wanted = sorted(set(keys))
+    query = LOCKED if locks else READ
+    found = {tuple(row[:2]): DOORS[row[2], row[3]] for row in await query.run(connection, wanted)}
+    return {key: found.get(key, NO_ROW) for key in wanted}
+
+
+_QUERY = (
+    f"SELECT j.tenant_id, j.journey_id, j.status, j.pause_mode FROM {{given}} JOIN {journeys.name} "
+    "j ON j.tenant_id = given.tenant_id AND j.journey_id = given.journey_id "
+    "ORDER BY j.tenant_id, j.journey_id"
+)
+_KEY = [("tenant_id", "bigint"), ("journey_id", "bigint")]
+READ = Select(_KEY, _QUERY)
+LOCKED = Select(_KEY, _QUERY, shares="j")
