@@ -25,7 +25,9 @@ from journeykit_engine.trail import (
     GiveTask,
     Message,
     Noted,
+    Paused,
     Refused,
+    Resumed,
     StartJourney,
     Suppressed,
     Visited,
@@ -336,6 +338,10 @@ def _tell_noted(record: Record, entry: Noted, sums: Sums) -> None:
     record["detail"] = entry.detail
 
 
+def _tell_place(record: Record, entry: Paused | Resumed, sums: Sums) -> None:
+    """The word and the node say it all."""
+
+
 TELLERS: Mapping[type[Entry], tuple[str, Callable[[Record, Any, Sums], None]]] = {
     Visited: ("visited", _tell_visited),
     Wait: ("waiting", _tell_wait),
@@ -348,6 +354,8 @@ TELLERS: Mapping[type[Entry], tuple[str, Callable[[Record, Any, Sums], None]]] =
     Suppressed: ("suppressed", _tell_suppressed),
     Refused: ("refused", _tell_refused),
     Failed: ("error", _tell_failed),
+    Paused: ("paused", _tell_place),
+    Resumed: ("resumed", _tell_place),
     Noted: ("noted", _tell_noted),
     WriteTrait: ("effect", _tell_effect),
     AddToSegment: ("effect", _tell_effect),

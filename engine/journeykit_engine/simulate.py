@@ -29,7 +29,9 @@ from journeykit_engine.trail import (
     GiveTask,
     Message,
     Noted,
+    Paused,
     Refused,
+    Resumed,
     StartJourney,
     Suppressed,
     Visited,
@@ -297,8 +299,8 @@ class _Simulator:
                 | GiveTask() as effect
             ):
                 self.tell_effect(effect)
-            case Entered() | Refused():
-                pass  # the door is told by the visit of the trigger, and refuses nobody here
+            case Entered() | Refused() | Paused() | Resumed():
+                pass  # the trigger's visit tells the door, which refuses nobody; nobody is stopped
             case _:
                 assert_never(entry)
         return None

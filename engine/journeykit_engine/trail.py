@@ -175,6 +175,18 @@ class Failed(NamedTuple):
     message: str
 
 
+class Paused(NamedTuple):
+    """Somebody stopped this person where they are."""
+
+    node_id: str
+
+
+class Resumed(NamedTuple):
+    """The person may go on; what their time has come for follows."""
+
+    node_id: str
+
+
 class Exited(NamedTuple):
     """The pass ended here."""
 
@@ -200,6 +212,8 @@ Entry = (
     | Suppressed
     | Noted
     | Failed
+    | Paused
+    | Resumed
     | Exited
     | Refused
 )

@@ -24,7 +24,9 @@ from journeykit_engine.trail import (
     Entry,
     Exited,
     Failed,
+    Paused,
     Refused,
+    Resumed,
     Visited,
     Woke,
 )
@@ -211,7 +213,8 @@ def pause(person: Person, instance: Instance, at: Instant) -> Step:
     """Hold one person where they are; signals no longer wake them, timers wait for `unpause`."""
     if not instance.is_live or instance.paused_at:
         return Step(instance, (), person, at)
-    return Step(instance._replace(paused_at=at, updated_at=at), (), person, at)
+    paused = instance._replace(paused_at=at, updated_at=at)
+    return Step(paused, (Paused(instance.current_node),), person, at)
 
 
 def unpause(program: Program, person: Person, instance: Instance, at: Instant) -> Step:
@@ -222,9 +225,13 @@ def unpause(program: Program, person: Person, instance: Instance, at: Instant) -
     if not instance.is_live or not instance.paused_at:
         return Step(instance, (), person, at)
     awake = instance._replace(paused_at=None, updated_at=at)
+    told = Resumed(instance.current_node)
     if awake.wake_at == at:
-        return Step(awake, (), person, at)
-    return resume(program, person, awake, at)
+        return Step(awake, (told,), person, at)
+    step = resume(program, person, awake, at)
+    if step.failure is not None:
+        return step._replace(instance=instance)
+    return step._replace(trail=(told, *step.trail))
 
 
 def leave(

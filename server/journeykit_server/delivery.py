@@ -53,9 +53,11 @@ class Delivered(NamedTuple):
 
 
 class Suppressed(NamedTuple):
-    """It must not go out, and that is final: no consent, a cap, a missing value."""
+    """It must not go out, and that is final: no consent, a cap, a missing value. `detail` says
+    more, as the names that had no value."""
 
     reason: str
+    detail: str = ""
 
 
 class Refused(NamedTuple):
@@ -66,13 +68,32 @@ class Refused(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """It did not go out this time."""
+    """It did not go out this time. `retry_after_seconds` is the least that the outside asks for."""
 
     message: str
+    retry_after_seconds: float = 0.0
 
 
-Outcome = Delivered | Suppressed | Refused | Failed
-OUTCOMES = (Delivered, Suppressed, Refused, Failed)
+class Unreachable(NamedTuple):
+    """This channel cannot reach the person (no device, no number, a dead address): the next channel
+    of the message may be tried. `reason` is a word like "no_address"."""
+
+    reason: str
+
+
+class Deferred(NamedTuple):
+    """It must not go out now, and may at `until`: quiet hours. The journey goes on meanwhile."""
+
+    until: Instant
+    reason: str
+
+
+class Held(NamedTuple):
+    """Its journey stands still; it waits until the journey goes on."""
+
+
+Outcome = Delivered | Suppressed | Refused | Failed | Unreachable | Deferred | Held
+OUTCOMES = (Delivered, Suppressed, Refused, Failed, Unreachable, Deferred, Held)
 
 
 class Provider(Protocol):

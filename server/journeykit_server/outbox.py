@@ -24,13 +24,16 @@ from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database
 from journeykit_server.delivery import (
     OUTCOMES,
+    Deferred,
     Delivered,
     Failed,
+    Held,
     Item,
     Outcome,
     Provider,
     Refused,
     Suppressed,
+    Unreachable,
 )
 from journeykit_server.letters import (
     INSERT_LETTERS,
@@ -448,14 +451,16 @@ class _Sorting:
         match outcome:
             case Delivered(channel):
                 self._leave(item, "delivered", channel=channel)
-            case Suppressed(reason):
+            case Suppressed(reason=reason) | Unreachable(reason=reason):
                 self._leave(item, "suppressed", reason=reason)
             case Refused(code, message):
                 self._die(item, code, message)
-            case Failed(message) if item.attempts >= len(LADDER_SECONDS):
+            case Failed(message=message) if item.attempts >= len(LADDER_SECONDS):
                 self._die(item, "DELIVERY_FAILED", message)
-            case Failed(message):
+            case Failed(message=message):
                 self._come_again(item, message)
+            case Deferred() | Held():
+                raise NotImplementedError
             case _:
                 assert_never(outcome)
 

@@ -38,6 +38,8 @@ def written(*entries: Entry) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 CASES: list[tuple[Entry, dict[str, Any]]] = [
+    (trail.Paused("w"), {"what": "paused", "node_id": "w"}),
+    (trail.Resumed("w"), {"what": "resumed", "node_id": "w"}),
     (trail.Entered("t", "m1"), {"what": "entered", "node_id": "t", "caused_by": "m1"}),
     (trail.Entered("t", ""), {"what": "entered", "node_id": "t", "caused_by": None}),
     (trail.Visited("t"), {"what": "visited", "node_id": "t"}),

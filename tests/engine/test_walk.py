@@ -602,7 +602,7 @@ def test_a_time_out_that_passed_during_the_pause_is_taken_on_resume_once(cases: 
     assert story.wakes(until).told == []
     story.goes_on(resumed)
 
-    assert story.told[0] == f"woke w {case['expect']['branch']}"
+    assert story.told[:2] == ["resumed w", f"woke w {case['expect']['branch']}"]
     assert story.now.updated_at == read_instant(case["expect"]["closed_at_utc"])
     assert story.goes_on(resumed).told == []
 
@@ -630,7 +630,7 @@ def test_going_on_before_the_time_has_come_waits_on() -> None:
 
     story.pauses(later(days=1)).goes_on(later(days=2))
 
-    assert (story.told, story.now.wait, story.now.wake_at) == ([], wait, later(days=3))
+    assert (story.told, story.now.wait, story.now.wake_at) == (["resumed w"], wait, later(days=3))
     assert story.now.paused_at is None
     assert story.wakes().told == ["woke w timeout", "exited w no_next_node"]
 

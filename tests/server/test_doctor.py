@@ -48,7 +48,7 @@ async def test_a_database_without_a_schema_is_told_how_to_get_one(database: Data
     findings = await examine(database)
 
     fix = f"journeykit migrate --database-url {shown(database)}"
-    assert Finding("bad", 'The schema lacks "0001".', fix) in findings
+    assert Finding("bad", 'The schema lacks "0001", "0002".', fix) in findings
     assert "No timer is late." not in [finding.what for finding in findings]
 
 

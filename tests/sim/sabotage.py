@@ -38,7 +38,7 @@ _save = Work.save
 
 
 def _changed(statement: str, guard: str, instead: str) -> str:
-    """The statement without its guard; a guard that is not found is a sabotage that does nothing."""
+    """The statement without its guard; one without that guard would sabotage nothing."""
     assert guard in statement, f"nothing to take out: {guard!r} is not in:\n{statement}"
     return statement.replace(guard, instead)
 
