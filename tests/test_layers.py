@@ -30,7 +30,7 @@ ENGINE_ROWS = (
     ("graph", "profile"),
     ("paths",),
     ("nodes", "check_nodes"),
-    ("program", "check_warnings"),
+    ("program", "check_warnings", "check_outside"),
     ("walk", "journal", "looks", "check", "steps"),
     ("document",),
     ("forecast", "replay", "simulate"),

@@ -20,6 +20,7 @@ from journeykit_engine.check_nodes import (
     rule_problems,
     wrong_and_fix,
 )
+from journeykit_engine.check_outside import Outside, outside_problems, outside_warnings
 from journeykit_engine.check_warnings import Templates, all_warnings
 from journeykit_engine.comparison import nearest, shown
 from journeykit_engine.graph import Graph, Node, Port
@@ -56,26 +57,30 @@ def check(
     others: Sequence[Graph] = (),
     account_timezone: str | None = None,
     templates: Templates | None = None,
+    outside: Outside | None = None,
 ) -> Report:
     """Judge a graph; `others` are the published journeys it may overlap with.
 
     `templates` gives the texts of each template by its number and the text's name; without it
-    nothing is said about what the texts use. A mapping with faults of shape is judged as far as
-    the rest of it can be, without warnings, since what was set aside may be what they miss. A
-    mapping that is no JSON value raises `strict_json.BadJson`.
+    nothing is said about what the texts use. `outside` tells which journeys and templates there
+    are; without it what the graph names is taken to be there. A mapping with faults of shape is
+    judged as far as the rest of it can be, without warnings, since what was set aside may be what
+    they miss. A mapping that is no JSON value raises `strict_json.BadJson`.
 
     >>> check(Graph()).to_dict()["problems"][0]["code"]
     'NO_ENTRY'
     """
     if isinstance(graph, Graph):
-        return Report(
-            _in_order(_problems(graph, account_timezone)),
-            _in_order(all_warnings(graph, others, templates)),
-        )
+        problems = _problems(graph, account_timezone)
+        warnings = all_warnings(graph, others, templates)
+        if outside is not None:
+            problems += outside_problems(graph, outside)
+            warnings += outside_warnings(graph, outside)
+        return Report(_in_order(problems), _in_order(warnings))
     refuse_value(graph)
     rest, shape = Graph.salvage(graph)
     if rest is not None and not shape:
-        return check(rest, others, account_timezone, templates)
+        return check(rest, others, account_timezone, templates, outside)
     found = [] if rest is None else _problems(rest, account_timezone)
     return Report(_in_order([*shape, *_not_of(shape, found)]), ())
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from journeykit_engine import graph, rule, timing
 from journeykit_engine.comparison import shown
 from journeykit_engine.shape import Problem
+from journeykit_engine.strict_json import write_json
 
 MAX_EVENT_CHARACTERS = 200  # of an event's name; it is a key of the event history
 MAX_CASES = 50  # of a switch; every case is asked for every person, one after the other
@@ -23,6 +24,8 @@ before a single date are more than any journey means."""
 ENDINGS = ("timeout", "exit")  # how a wait closes without an event: no event may bear such a name
 HASH_SUFFIXES = (":branch", ":jitter")  # what a node's own hashes append to its id
 MAX_WEIGHT = 2**63  # of a branch: where whole numbers in JSON end, and far from where floats do
+MAX_VALUE_BYTES = 64 * 1024  # of a trait's value as JSON: it is read with its person, every time
+RESERVED_TRAIT = "event"  # in a text `event.` is what happened, so such a trait could not be read
 HOURS, MINUTES = range(24), range(60)
 PERCENT = range(101)  # both ends are allowed, decimals too
 PRIORITIES = range(101)
@@ -151,6 +154,18 @@ def _trigger_problems(trigger: graph.Trigger, place: Place) -> Iterator[Problem]
 def _trait_problems(trait: str, place: Place) -> Iterator[Problem]:
     if not trait.strip():
         yield place.problem("NO_TRAIT", "trait", "names no trait.", 'Name the trait in "trait".')
+
+
+def _write_problems(action: graph.UpdateTrait, place: Place) -> Iterator[Problem]:
+    if action.trait == RESERVED_TRAIT:
+        message = f'writes the trait "{RESERVED_TRAIT}", a name that texts use for what happened.'
+        fix = "Choose another name for the trait."
+        yield place.problem("TRAIT_RESERVED", "trait", message, fix)
+    size = len(write_json(action.value).encode("utf-8", "surrogatepass"))
+    if size > MAX_VALUE_BYTES:
+        message = f"writes a value of {size} bytes; at most {MAX_VALUE_BYTES} fit."
+        fix = "Keep long texts elsewhere, and write where they lie."
+        yield place.problem("VALUE_TOO_LARGE", "value", message, fix)
 
 
 def _sweep_problems(hours: Sequence[int], place: Place) -> Iterator[Problem]:
@@ -384,6 +399,7 @@ def _action_problems(
             yield from _never_open_problems(action, place, document.settings.send_window)
         case graph.UpdateTrait():
             yield from _trait_problems(action.trait, place)
+            yield from _write_problems(action, place)
         case graph.AddToSegment():
             if action.segment_id is None or action.segment_id <= 0:
                 fix = 'Write the number of the segment in "segment_id".'

@@ -371,6 +371,23 @@ PROBLEMS = [
         'Name the trait in "trait".',
     ),
     (
+        journey(action(kind="update_trait", trait="event", value=1)),
+        "TRAIT_RESERVED",
+        "nodes[1].action.trait",
+        (
+            'The update_trait node "a" writes the trait "event", a name that texts use for '
+            "what happened."
+        ),
+        "Choose another name for the trait.",
+    ),
+    (
+        journey(action(kind="update_trait", trait="essay", value="é" * 32_768)),
+        "VALUE_TOO_LARGE",
+        "nodes[1].action.value",
+        'The update_trait node "a" writes a value of 65538 bytes; at most 65536 fit.',
+        "Keep long texts elsewhere, and write where they lie.",
+    ),
+    (
         journey(trigger={"kind": "segment_periodic", "definition": {"root": {}}}),
         "NO_HOURS",
         "nodes[0].trigger.hours",
@@ -574,6 +591,8 @@ def test_every_code_of_a_node_has_its_words_above() -> None:
         "EVENT_TOO_LONG",
         "RESERVED_EVENT",
         "NO_TRAIT",
+        "TRAIT_RESERVED",
+        "VALUE_TOO_LARGE",
         "NO_HOURS",
         "NEGATIVE_OFFSET",
         "OFFSET_TOO_LARGE",

@@ -1,0 +1,116 @@
+"""A document judged where it is to run: with the account's other journeys and its templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy import Row, and_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from journeykit_engine import graph
+from journeykit_engine.check import Report, check
+from journeykit_engine.check_outside import Neighbour, Outside
+from journeykit_engine.graph import Graph
+from journeykit_server.database import Database
+from journeykit_server.tables import drafts, journeys, template_versions, templates, versions
+
+
+async def judge(
+    database: Database,
+    tenant_id: int,
+    document: Graph | Mapping[str, Any],
+    *,
+    journey_id: int = 0,
+    account_timezone: str | None = None,
+) -> Report:
+    """What keeps a document from being published in this account, and what is worth knowing.
+
+    `journey_id` is the journey whose draft it is, 0 for a new one. What the account has besides is
+    read as it is now: journeys that the document sends people to, journeys that ask the same at
+    the door, templates and their texts. An account without any template keeps its texts elsewhere.
+    """
+
+    async def read(connection: AsyncConnection) -> Report:
+        return await judge_here(
+            connection,
+            tenant_id,
+            document,
+            journey_id=journey_id,
+            account_timezone=account_timezone,
+        )
+
+    return await database.read(read)
+
+
+async def judge_here(
+    connection: AsyncConnection,
+    tenant_id: int,
+    document: Graph | Mapping[str, Any],
+    *,
+    journey_id: int,
+    account_timezone: str | None,
+) -> Report:
+    """`judge` inside a transaction: two statements."""
+    around = _around(await connection.execute(_journeys_of(tenant_id, journey_id)))
+    texts = {
+        row.template_id: orjson.loads(row.texts)
+        for row in await connection.execute(_texts_of(tenant_id))
+    }
+    outside = Outside(around.journeys, frozenset(texts) if texts else None)
+    return check(document, around.published, account_timezone, texts or None, outside)
+
+
+class _Around(NamedTuple):
+    journeys: dict[int, Neighbour]
+    published: list[Graph]
+
+
+def _journeys_of(tenant_id: int, journey_id: int) -> Any:
+    """The other journeys that are not deleted, each with its published document or its draft."""
+    j, v, d = journeys.c, versions.c, drafts.c
+    is_published = and_(
+        v.tenant_id == j.tenant_id,
+        v.journey_id == j.journey_id,
+        v.version == j.published_version,
+    )
+    is_draft = and_(d.tenant_id == j.tenant_id, d.journey_id == j.journey_id)
+    return (
+        select(j.journey_id, j.status, v.document, d.document.label("draft"))
+        .select_from(journeys.outerjoin(versions, is_published).outerjoin(drafts, is_draft))
+        .where(j.tenant_id == tenant_id, j.journey_id != journey_id, j.status != "deleted")
+        .order_by(j.journey_id)
+    )
+
+
+def _texts_of(tenant_id: int) -> Any:
+    t, v = templates.c, template_versions.c
+    is_current = and_(
+        v.tenant_id == t.tenant_id, v.template_id == t.template_id, v.version == t.version
+    )
+    return (
+        select(t.template_id, v.texts)
+        .select_from(templates.join(template_versions, is_current))
+        .where(t.tenant_id == tenant_id, t.archived_at.is_(None))
+    )
+
+
+def _around(rows: Iterable[Row[Any]]) -> _Around:
+    around = _Around({}, [])
+    for row in rows:
+        known = Graph.parse(orjson.loads(row.document or row.draft or "{}"))
+        around.journeys[row.journey_id] = _neighbour(row.status, known)
+        if row.document is not None and row.status in ("published", "paused"):
+            around.published.append(known)
+    return around
+
+
+def _neighbour(status: Any, known: Graph) -> Neighbour:
+    trigger = known.trigger
+    enters = frozenset(
+        node.action.journey_id
+        for node in known.nodes
+        if isinstance(node.action, graph.EnterJourney) and node.action.journey_id is not None
+    )
+    return Neighbour(status, trigger.kind if trigger else "", enters)
