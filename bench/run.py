@@ -10,7 +10,14 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks share what lies beside them
-BENCHMARKS = {"walk": ["--peers"], "replay": [], "timers": [], "ingest": []}
+BENCHMARKS = {
+    "walk": ["--peers"],
+    "replay": [],
+    "timers": [],
+    "ingest": [],
+    "governance": [],
+    "segments": [],
+}
 
 
 def main(words: list[str]) -> int:

@@ -32,7 +32,7 @@ ENGINE_ROWS = (
     ("nodes", "check_nodes"),
     ("program", "check_warnings", "check_outside"),
     ("walk", "journal", "looks", "check", "steps"),
-    ("document",),
+    ("behaviour", "document"),
     ("forecast", "replay", "simulate"),
 )
 ROW_OF = {name: row for row, names in enumerate(ENGINE_ROWS) for name in names}

@@ -38,7 +38,7 @@ class Looks:
         self.unreadable: set[str] = set()
         self.hours: list[int] = []
         self.next_at: Instant | None = None
-        definition = _definition(program.trigger)
+        definition = question(program.trigger)
         if definition is None:
             return
         self.rule = rule.parse(definition)
@@ -118,7 +118,7 @@ class Looks:
             self.unreadable.add(person.user_id)
 
 
-def _definition(trigger: graph.Trigger | None) -> Mapping[str, Any] | None:
+def question(trigger: graph.Trigger | None) -> Mapping[str, Any] | None:
     """What the scanner asks of each person, None for a trigger that it does not serve."""
     match trigger:
         case graph.SegmentEnter() | graph.SegmentExit() | graph.SegmentPeriodic():

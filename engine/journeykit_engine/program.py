@@ -35,7 +35,7 @@ from journeykit_engine.nodes import (
     part,
 )
 from journeykit_engine.shape import Problem
-from journeykit_engine.signal import OPT_OUT, Event, is_report
+from journeykit_engine.signal import INBOUND, OPT_OUT, Event, is_opt_out, is_report
 from journeykit_engine.trail import (
     AddToSegment,
     Assigned,
@@ -139,6 +139,7 @@ class Program:
             event.name in self.hears_events
             or event.changed is not None
             or (self.hears_reports and is_report(event.name))
+            or (event.name in INBOUND and is_opt_out(event))
         )
 
 

@@ -15,7 +15,8 @@ nodes (`settings`, `entry_rule`, `exit_criteria`, …). A step is
 
 A task is a call, linkedin_message, linkedin_connect or custom; the first three may be named as the
 type itself. Its port "then" is its completion with any outcome, an event port such as
-call_connected goes first. A task becomes a task and a wait for what completes it, `<id>:done`.
+call_connected goes first. A task becomes a task and a wait for what completes it, `<id>:done`: no
+other task closes that one.
 People are enrolled by a call, so the graph gets an api trigger in front of the first step.
 """
 
@@ -30,7 +31,7 @@ from journeykit_engine.check_nodes import wrong_and_fix
 from journeykit_engine.comparison import nearest, shown
 from journeykit_engine.graph import Graph, Node
 from journeykit_engine.shape import BadGraph, Problem
-from journeykit_engine.signal import TASK_COMPLETED
+from journeykit_engine.signal import OWN_TASK
 
 TRIGGER, DONE = "trigger", ":done"
 LOOKS = ("label", "x", "y")
@@ -251,8 +252,9 @@ def _task_nodes(
 ) -> list[dict[str, Any]]:
     timeout = {"timeout": params.pop("timeout")} if "timeout" in params else {}
     named = {} if kind == "task" else {"task": kind}
-    events = {TASK_COMPLETED if way == "then" else way: ways[way] for way in ways}
-    wait = _event_wait(timeout, {**events, TASK_COMPLETED: events.get(TASK_COMPLETED, "")})
+    own = OWN_TASK + node["id"]
+    events = {way: ways[way] for way in ways if way != "then"}
+    wait = _event_wait(timeout, {**events, own: ways.get("then", "")})  # the last, so heard last
     return [
         {**node, "kind": "action", "next": done, "action": {"kind": "task", **named, **params}},
         {"id": done, "kind": "wait", "wait": wait},
@@ -313,7 +315,7 @@ def _task_waits(document: Graph) -> dict[str, str]:
         done = document.by_id.get(node.next)
         if isinstance(node.action, graph.Task) and done is not None and done.kind == "wait":
             wait = done.wait
-            if isinstance(wait, graph.ForEvent) and TASK_COMPLETED in (wait.on or ()):
+            if isinstance(wait, graph.ForEvent) and OWN_TASK + node.id in (wait.on or ()):
                 found[node.id] = done.id
     return found
 
@@ -346,7 +348,7 @@ def _step(node: Node, done: Node | None) -> dict[str, Any] | str:
         case graph.Send() as send:
             return _send_step(send, then)
         case graph.Task() as task:
-            return _task_step(task, done)
+            return _task_step(node.id, task, done)
         case _:
             return f"its kind is {shown(getattr(node.config, 'kind', node.kind))}"
 
@@ -377,14 +379,15 @@ def _send_step(send: graph.Send, then: Value) -> dict[str, Any] | str:
     return {"type": send.channel, "params": params, **then}
 
 
-def _task_step(task: graph.Task, done: Node | None) -> dict[str, Any] | str:
+def _task_step(task_id: str, task: graph.Task, done: Node | None) -> dict[str, Any] | str:
     if done is None or not isinstance(done.wait, graph.ForEvent):
         return "it is a task that nothing waits for"
     step = _wait_for_step(done.wait)
     if isinstance(step, str):
         return step
     params = task.model_dump(exclude_defaults=True, include=set(_TASK_PARAMS))
-    ways = {"then" if way == TASK_COMPLETED else way: to for way, to in step["next"].items()}
+    own = OWN_TASK + task_id
+    ways = {"then" if way == own else way: to for way, to in step["next"].items()}
     if not ways["then"]:
         del ways["then"]
     return {"type": "task", "params": {**params, **step["params"]}, "next": ways}
@@ -420,7 +423,7 @@ def step_path(path: str, node_ids: Sequence[str]) -> str:
     step_id = node_ids[index]
     if step_id.endswith(DONE) and node_ids[index - 1] == step_id.removesuffix(DONE):
         step_id = node_ids[index - 1]
-        inner = inner.replace(f"wait.on.{TASK_COMPLETED}", "next")
+        inner = inner.replace(f"wait.on.{OWN_TASK}{step_id}", "next")
     for pattern, said in _INNER:
         if pattern.match(inner):
             inner = pattern.sub(said, inner, count=1)

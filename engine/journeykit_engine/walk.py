@@ -110,7 +110,7 @@ def hear(program: Program, person: Person, instance: Instance, event: Event) -> 
         if steps[-1].failure or after is None or not after.is_live:
             return steps
         instance = after
-    names = signal.names(event, program.connected)
+    names = signal.names(event, program.connected, (program.journey_id, instance.entry_count))
     if _ends(program, person, instance, event, names):
         walker = _walker(program, person, instance, event.at, event)
         steps.append(_exit(walker, instance, "exit_criteria"))
@@ -203,7 +203,7 @@ def answer(program: Program, person: Person, instance: Instance, event: Event, b
     """Wake a parked person on a branch that the caller chose (`react` finds it by itself); an event
     that ends the pass ends it here too."""
     walker = _walker(program, person, instance, event.at, event)
-    names = signal.names(event, program.connected)
+    names = signal.names(event, program.connected, (program.journey_id, instance.entry_count))
     if _ends(program, person, instance, event, names):
         return _exit(walker, instance, "exit_criteria")
     return _go_on(walker, instance, branch)

@@ -62,7 +62,7 @@ DEFAULT_URL = "sqlite:///journeykit.db"
 
 
 class Missing(Exception):
-    """What is asked about is not there."""
+    """What is needed is not there, or cannot be used."""
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
@@ -189,6 +189,7 @@ async def _work(database: Database) -> None:
 
 async def _work_alone(database: Database) -> None:
     from journeykit_server.migrate import migrate, require_current
+    from journeykit_server.providers import BadSettings, from_settings
     from journeykit_server.runtime import Runtime
     from journeykit_server.worker import Worker
 
@@ -199,12 +200,19 @@ async def _work_alone(database: Database) -> None:
     shard = int(database.chance.fraction() * SHARDS)
     told = {"pid": os.getpid(), "database": shown(database)}
     log.info("worker started", extra={"figures": told})
-    runtime = Runtime(database, shard=shard)
+    try:
+        channels = from_settings(database, os.environ)
+    except BadSettings as error:
+        raise Missing(str(error)) from None
+    runtime = Runtime(database, provider=channels, shard=shard)
     # What is there now stays for the life of the process: the collector need not go through all
     # of it again and again, which costs a tenth of a batch.
     gc.collect()
     gc.freeze()
-    await Worker(runtime).run(stop)
+    try:
+        await Worker(runtime).run(stop)
+    finally:
+        await channels.close()
     log.info("worker stopped", extra={"figures": told})
 
 

@@ -23,9 +23,13 @@ class Item(NamedTuple):
     """An effect that is to be done outside.
 
     `payload` holds its fields as the journal tells them: `kind` and, by kind, `message_id` or `id`,
-    `channel`, `template_id`, `fallback`, `event`, `url`, `headers`, `body`, `task`, `title` and so
-    on. `attempts` counts this time too, so the first is 1. What follows it is the outbox's own:
-    the place in the order of the pass, since when it could be offered, when it failed first.
+    `channel`, `template_id`, `event`, `url`, `headers`, `body` and so on. Of a message it is one
+    medium, ready to go out: `message_id` is its name there, and the payload has the `address` (None
+    where the channel needs none), the rendered `texts` by name, `template_version` and the
+    `category` that counts; `texts` is empty for an account that has no template yet.
+
+    `attempts` counts this time too, so the first is 1. What follows it is the outbox's own: the
+    place in the order of the pass, since when it could be offered, when it failed first.
     """
 
     tenant_id: int
@@ -103,7 +107,7 @@ class Provider(Protocol):
     kept: the worker died, or was slower than its lease. So a provider, or what stands behind it,
     takes each pair of `tenant_id` and `message_id` once for at least 30 days; the last attempt
     comes 84 hours after the first at most. It may be asked by several workers at once, and it is
-    cancelled when it takes longer than `outbox.OFFER_SECONDS`.
+    cancelled when it takes longer than `offering.OFFER_SECONDS`.
     """
 
     async def deliver(self, items: Sequence[Item]) -> Sequence[Outcome]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 from whenever import Instant
 
 from journeykit_engine import walk
-from journeykit_engine.instance import Happened
+from journeykit_engine.instance import Happened, Instance
 from journeykit_engine.signal import Event
 from journeykit_engine.walk import Step
 from journeykit_server import letters
 from journeykit_server.backoff import ATTEMPTS, TOO_NEW_PAUSE, backoff, code_of, words_of
 from journeykit_server.clock import Chance, instant, microseconds
+from journeykit_server.doors import Door, JourneyKey
 from journeykit_server.incoming import Incoming
 from journeykit_server.letters import Letter
 from journeykit_server.published import CannotWalk, Published, Unwalkable, Walkable, version_of
@@ -38,8 +39,9 @@ class Hearing:
     """Who hears what in one unit of work.
 
     Made before what the walks need is loaded: a version published after that takes nobody in here.
-    `busy` has the passes (tenant, user, journey) that have still to hear an earlier event; what
-    comes later for one of them is put into `queued` (rows of the inbox) unheard.
+    `doors` has every journey that may be concerned, as it stands while this goes on. `busy` has the
+    passes (tenant, user, journey) that have still to hear an earlier event; what comes later for
+    one of them is put into `queued` (rows of the inbox) unheard.
     """
 
     def __init__(self, published: Published, chance: Chance, work: Work) -> None:
@@ -48,6 +50,7 @@ class Hearing:
         self.chance = chance
         self.work = work
         self.now = instant(work.now)
+        self.doors: Mapping[JourneyKey, Door] = {}
         self.busy: set[tuple[Any, ...]] = set()
         self.queued: list[tuple[Any, ...]] = []
         self.requeued: list[tuple[Any, ...]] = []
@@ -122,30 +125,41 @@ class Hearing:
         self.queued.append((*key, number, event.name, _written_down(event), *waiting, at))
 
     def _hear(self, standing: Standing, journey_id: int, event: Event, number: int) -> None:
-        """One journey hears one event: what it does inside, then whether it takes the person in."""
-        tenant_id = standing.key[0]
-        instance = standing.instances.get(journey_id)
-        heard: list[tuple[Walkable, Step]] = []
-        person = standing.person
+        """One journey hears one event: what it does inside, then whether it takes the person in.
+        One that stands still can be left, and does nothing else."""
+        key = (standing.key[0], journey_id)
+        door, instance, person = (
+            self.doors[key],
+            standing.instances.get(journey_id),
+            standing.person,
+        )
         if instance is not None:
             event = event._replace(at=max(event.at, instance.updated_at))
-        if (
-            instance is not None
-            and instance.is_live
-            and self.published.may_hear(version_of(instance), event)
-        ):
-            inside = self._walkable(version_of(instance))
-            for step in walk.hear(inside.program, person, instance, event):
-                heard.append((inside, step))
-                instance, person = step.instance, step.person
+        heard = self._hear_inside(standing, instance, event, door)
+        if heard:
+            _, (instance, _, person, _) = heard[-1]
         failed = bool(heard) and heard[-1][1].failure is not None
-        current = self.current.get((tenant_id, journey_id))
+        current = self.current.get(key) if door.takes_in else None
         if current is not None and not failed and walk.triggers(current.program, event):
             heard.append((current, walk.enter(current.program, person, instance, event)))
         for walkable, step in heard:
             self.work.take(standing, walkable, step, event.id, number)
             if step.failure is not None:
                 self._bury(standing, walkable, step, event, number)
+
+    def _hear_inside(
+        self, standing: Standing, instance: Instance | None, event: Event, door: Door
+    ) -> list[tuple[Walkable, Step]]:
+        if instance is None or not instance.is_live:
+            return []
+        key = version_of(instance)
+        if not self.published.may_hear(key, event):
+            return []
+        inside = self._walkable(key)
+        if not (door.moves or instance.paused_at):
+            instance = instance._replace(paused_at=event.at)
+        steps = walk.hear(inside.program, standing.person, instance, event)
+        return [(inside, step) for step in steps]
 
     def _walkable(self, key: tuple[int, int, int]) -> Walkable:
         found = self.published.known[key]
@@ -195,6 +209,8 @@ class Hearing:
             begun.add(tuple(key))
             if is_first and try_at > microseconds(self.now):
                 self.busy.add(tuple(key))
+            elif is_first and self.doors[key[0], key[2]].outgoing == "hold":
+                self._wait(tuple(key), number, attempts)
             if tuple(key) in self.busy:
                 continue
             written = None if changed is None else orjson.loads(changed)
@@ -203,6 +219,12 @@ class Hearing:
             if self._heard_now(self.work.people[key[0], key[1]], key[2], queued):
                 done.append((*key, number))
         return done
+
+    def _wait(self, key: tuple[Any, ...], number: int, attempts: int) -> None:
+        """What came before its journey was frozen is heard when that goes on."""
+        try_at = microseconds(self.now + TOO_NEW_PAUSE)
+        self.requeued.append((try_at, attempts, "its journey stands still", *key, number))
+        self.busy.add(key)
 
     def _heard_now(self, standing: Standing, journey_id: int, queued: _Queued) -> bool:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
@@ -39,16 +40,18 @@ class Incoming(NamedTuple):
 
 class Receipt(NamedTuple):
     """What became of a batch: stored and handled, seen before, or (by id) refused because another
-    event has the same id."""
+    event has the same id. Of those stored, `unmatched` had no journey that listens for them."""
 
     accepted: int = 0
     duplicates: int = 0
     conflicts: tuple[str, ...] = ()
+    unmatched: int = 0
 
     def and_also(self, more: Receipt) -> Receipt:
         """Of both batches."""
         accepted, duplicates = self.accepted + more.accepted, self.duplicates + more.duplicates
-        return Receipt(accepted, duplicates, self.conflicts + more.conflicts)
+        unmatched = self.unmatched + more.unmatched
+        return Receipt(accepted, duplicates, self.conflicts + more.conflicts, unmatched)
 
 
 class BadEvent(ValueError):
@@ -134,6 +137,15 @@ def event_of(incoming: Incoming, at: Instant) -> Event:
 def entering(journey_id: int, user_id: str, event_id: str, source: str) -> Incoming:
     properties = {"journey_id": journey_id}
     return Incoming("enter", user_id, graph.RESERVED_EVENT, properties, event_id, source)
+
+
+def named_after(*parts: str) -> str:
+    """The id of an event that exists because of something else, made of its names: the same again
+    whenever it is made again. Names that are too long for an id give their hash."""
+    name = "-".join(parts)
+    if len(name) <= MOST_ID_CHARACTERS:
+        return name
+    return f"{parts[0][: MOST_ID_CHARACTERS - 65]}-{sha256(name.encode()).hexdigest()}"
 
 
 def event_row(tenant_id: int, number: int, event: Incoming, at: int) -> tuple[Any, ...]:

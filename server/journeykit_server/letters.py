@@ -18,6 +18,7 @@ from journeykit_server.bulk import Delete, Insert
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database
 from journeykit_server.rows import bucket_of
+from journeykit_server.store import COUNT
 from journeykit_server.tables import (
     NEVER_BUCKET,
     dead_letters,
@@ -29,6 +30,7 @@ from journeykit_server.tables import (
 )
 
 MOST_ERROR_CHARACTERS = 500  # of what a fault or a provider says
+SHARD = 0  # of the counters that whoever skips a letter writes
 MOST_LETTERS = 1_000  # of one page; a payload may have 100 kB
 
 Place = tuple[Instant, str]
@@ -196,6 +198,8 @@ async def skip(database: Database, tenant_id: int, letter_id: str) -> Letter:
         if letter.kind == "effect":
             now = microseconds(await database.now(connection))
             await connection.execute(insert(messages).values(_skipped(letter, now)))
+            node = (tenant_id, letter.journey_id, letter.version, letter.node_id)
+            await COUNT.run(connection, [(*node, SHARD, 0, 0, 1)])
         taken.append(letter)
         return letter
 
@@ -277,14 +281,17 @@ def _timer_again(letter: Letter, now: int) -> Any:
 
 def _skipped(letter: Letter, now: int) -> dict[str, Any]:
     names = ("message_id", "entry_count", "kind", "created_at")
+    effect = orjson.loads(letter.payload["payload"])
+    said = {name: effect.get(name) or "" for name in ("channel", "category", "budget")}
     return {
+        **said,
+        "template_id": effect.get("template_id"),
         **{name: letter.payload[name] for name in names},
         "tenant_id": letter.tenant_id,
         "user_id": letter.user_id,
         "journey_id": letter.journey_id,
         "version": letter.version,
         "node_id": letter.node_id,
-        "channel": orjson.loads(letter.payload["payload"]).get("channel") or "",
         "state": "suppressed",
         "reason": "skipped",
         "is_holdout": False,

@@ -1,6 +1,6 @@
-"""The outbox: what has to be done outside is claimed, offered to a provider, and settled.
+"""The outbox: what has to be done outside is claimed, governed, offered to a provider, and settled.
 
-A claim is a short transaction that leaves a written mark, the offer happens outside any
+A claim leaves a written mark, governing decides what may go out, the offer happens outside any
 transaction, and settling believes the mark alone: who was too slow finds their effects taken over
 and writes nothing. So an effect may be offered twice, always under the same id, and is settled
 once. The effects of one pass go one after another; only the first of a pass, its head, is offered.
@@ -10,20 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import groupby
-from operator import attrgetter
-from typing import Any, NamedTuple, assert_never
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, assert_never
 
 import orjson
 from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant
 
+from journeykit_server import deferring, store
 from journeykit_server.bulk import Delete, Insert, Select, Update
-from journeykit_server.clock import instant, microseconds
+from journeykit_server.claiming import (
+    LEASE_SECONDS as LEASE_SECONDS,
+)
+from journeykit_server.claiming import (
+    MARK,
+    OF_PASS,
+    SECOND,
+    Claimed,
+    claim,
+    hold,
+    next_try,
+)
+from journeykit_server.clock import microseconds
 from journeykit_server.database import Database
 from journeykit_server.delivery import (
-    OUTCOMES,
     Deferred,
     Delivered,
     Failed,
@@ -35,13 +46,17 @@ from journeykit_server.delivery import (
     Suppressed,
     Unreachable,
 )
+from journeykit_server.governance import GIVE_BACK, Course, Governor, forget_days
 from journeykit_server.letters import (
     INSERT_LETTERS,
     LetterRow,
     effect_letter_id,
     fit_to_keep,
 )
-from journeykit_server.tables import messages, outbox
+from journeykit_server.offering import OFFER_SECONDS as OFFER_SECONDS
+from journeykit_server.offering import Answer, Enter, Offer
+from journeykit_server.published import Published
+from journeykit_server.tables import NEVER, messages, outbox
 
 log = logging.getLogger("journeykit")
 
@@ -49,14 +64,9 @@ LADDER_SECONDS = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_40
 """The pause before each attempt, as the Standard Webhooks have it: ten attempts in 75 hours."""
 JITTER = 0.1  # a pause is up to so much longer: what failed together does not come back together
 BATCH = 200  # effects of one offer
-OFFER_SECONDS = 30  # how long a provider may take
-LEASE_SECONDS = 60  # offering, twice over, and settling
+LONGEST_PAUSE_SECONDS = 86_400  # that a provider may ask for
 SWEEP_SECONDS = 30  # how often a poll looks behind its watermark; a dead worker left work there
 SLACK_SECONDS = 5  # how late an ordinary transaction commits
-SECOND = 1_000_000  # microseconds
-
-Enter = Callable[[int, Sequence[Item]], Awaitable[object]]
-"""Takes the people of these effects, all of one tenant, into the journeys they name."""
 
 
 class OutboxRow(NamedTuple):
@@ -107,15 +117,21 @@ class MessageRow(NamedTuple):
     attempts: int
     created_at: int
     settled_at: int
+    detail: str = ""
+    category: str = ""
+    budget: str = ""
+    template_id: int | None = None
+    template_version: int | None = None
 
 
 INSERT_MESSAGES = Insert(messages, MessageRow._fields, "DO NOTHING")
-LOG_SUPPRESSED = INSERT_MESSAGES
+LOG_SUPPRESSED = Insert(messages, MessageRow._fields[:15], "DO NOTHING")
 """For what a walk withholds itself, so that it never was in the outbox."""
 
 
 class Settled(NamedTuple):
-    """How many effects ended how. `failed` come again; `lost` were no longer this worker's when it
+    """How many effects ended how. `failed` come again, `deferred` ones when their hour has come,
+    `held` ones when their journey goes on; `lost` were no longer this worker's when it
     came to mark them: another has taken them over, or a commit is repeated that had worked."""
 
     delivered: int = 0
@@ -123,6 +139,8 @@ class Settled(NamedTuple):
     failed: int = 0
     dead: int = 0
     lost: int = 0
+    deferred: int = 0
+    held: int = 0
 
 
 class Outbox:
@@ -134,10 +152,20 @@ class Outbox:
     time may lie below, so every `SWEEP_SECONDS` a poll begins at the beginning.
     """
 
-    def __init__(self, database: Database, provider: Provider, enter: Enter) -> None:
+    def __init__(
+        self,
+        database: Database,
+        provider: Provider,
+        enter: Enter,
+        published: Published | None = None,
+        *,
+        shard: int = 0,
+    ) -> None:
         self.database = database
         self.provider = provider
         self.enter = enter
+        self.governor = Governor(database, published or Published())
+        self.shard = shard
         self.low = 0
         self.swept_at = 0
 
@@ -151,14 +179,16 @@ class Outbox:
         if not items:
             return Settled()
         try:
-            outcomes = await self._offer(items)
-        except asyncio.CancelledError:
+            answers = await self._offer(items, token)
+        except (asyncio.CancelledError, Exception):  # a process that dies gives nothing back
             await self.database.run(
                 lambda connection: release(self.database, connection, token, items)
             )
             raise
         settled = await self.database.run(
-            lambda connection: settle(self.database, connection, token, items, outcomes)
+            lambda connection: settle(
+                self.database, connection, token, items, answers, shard=self.shard
+            )
         )
         log.info("delivered", extra={"figures": settled._asdict()})
         return settled
@@ -180,6 +210,9 @@ class Outbox:
             at = microseconds(now)
             sweeps = self._is_behind(at)
             low = 0 if sweeps else self.low
+            await deferring.release(connection, now, limit)
+            if sweeps:
+                await forget_days(connection, now)
             return at, sweeps, await claim(connection, now, limit, token, low=low)
 
         at, swept, claimed = await self.database.run(work)
@@ -191,47 +224,29 @@ class Outbox:
         """Whether to look at everything: it is time, or the clock went back."""
         return at < self.low or not 0 <= at - self.swept_at < SWEEP_SECONDS * SECOND
 
-    async def _offer(self, items: Sequence[Item]) -> list[Outcome]:
-        """One outcome an item, in their order."""
-        outcomes: dict[tuple[int, str], Outcome] = {}
-        offered: list[Item] = []
-        entering: list[Item] = []
-        for item in items:
-            if (refusal := _refusal(item)) is not None:
-                outcomes[_key(item)] = refusal
-            else:
-                (entering if item.kind == "enter_journey" else offered).append(item)
-        by_tenant = attrgetter("tenant_id")
-        for tenant_id, group in groupby(sorted(entering, key=by_tenant), by_tenant):
-            people = list(group)
-            answers = await self._enter(tenant_id, people)
-            outcomes.update(zip(map(_key, people), answers, strict=True))
-        if offered:
-            answers = await self._deliver(offered)
-            outcomes.update(zip(map(_key, offered), answers, strict=True))
-        return [outcomes[_key(item)] for item in items]
+    async def _offer(self, items: Sequence[Item], token: str) -> list[Answer]:
+        """One answer an item, in their order."""
+        refused = [_refusal(item) for item in items]
+        asked = [item for item, no in zip(items, refused, strict=True) if no is None]
+        governed = await self.database.run(lambda c: self.governor.govern(c, asked))
+        courses = iter(governed)
+        offer = Offer(self.provider, self.enter, lambda: self._hold(token, asked))
+        return await offer.make(
+            [
+                next(courses) if no is None else Course((), no, item)
+                for item, no in zip(items, refused, strict=True)
+            ]
+        )
 
-    async def _enter(self, tenant_id: int, items: Sequence[Item]) -> Sequence[Outcome]:
-        try:
-            await self.enter(tenant_id, items)
-        except Exception as error:
-            return _all_failed(items, error)
-        return [Delivered() for _ in items]
+    async def _hold(self, token: str, items: Sequence[Item]) -> None:
+        """Begin the lease of these anew."""
 
-    async def _deliver(self, items: Sequence[Item]) -> Sequence[Outcome]:
-        try:
-            async with asyncio.timeout(OFFER_SECONDS) as limit:
-                outcomes = await self.provider.deliver(items)
-        except Exception as error:
-            return _all_failed(items, TimeoutError(TOO_SLOW) if limit.expired() else error)
-        known = [outcome for outcome in outcomes if isinstance(outcome, OUTCOMES)]
-        if len(known) == len(outcomes) == len(items):
-            return outcomes
-        return _all_failed(items, ValueError(BAD_ANSWER.format(got=len(known), want=len(items))))
+        async def work(connection: AsyncConnection) -> None:
+            await hold(connection, await self.database.now(connection), token, items)
+
+        await self.database.run(work)
 
 
-TOO_SLOW = f"the provider gave no answer within {OFFER_SECONDS} seconds"
-BAD_ANSWER = "the provider gave {got} outcomes for {want} effects; it owes one each"
 HELD_OUT = "holdout"
 NEVER_ANSWERED = (
     "It was offered {tries} times, and no worker lived to keep an answer. "
@@ -250,125 +265,8 @@ def _refusal(item: Item) -> Outcome | None:
     return None
 
 
-def _all_failed(items: Sequence[Item], error: Exception) -> list[Outcome]:
-    log.warning("outbox offer failed count=%d error=%s", len(items), type(error).__name__)
-    return [Failed(f"{type(error).__name__}: {error}") for _ in items]
-
-
 def _key(item: Item) -> tuple[int, str]:
     return item.tenant_id, item.message_id
-
-
-# -- claim ---------------------------------------------------------------------------------------
-
-
-class Claimed(NamedTuple):
-    """What a claim got, longest due first. Everything due up to `seen` (microseconds) was looked
-    at; `is_all` where that was everything."""
-
-    items: list[Item]
-    seen: int
-    is_all: bool
-
-
-async def claim(
-    connection: AsyncConnection, now: Instant, limit: int, token: str, *, low: int = 0
-) -> Claimed:
-    """Look at the `limit` rows longest due, from the moment `low` (microseconds) on: mark the heads
-    as this token's for `LEASE_SECONDS`, and send who stands behind another back until that one may
-    be tried again, so that nobody has to look at them before.
-
-    The mark is permission to try and nothing more: `settle` asks whether it is still there.
-    """
-    at = microseconds(now)
-    lease_end = at + LEASE_SECONDS * SECOND
-    if connection.dialect.name == "sqlite":
-        found = await connection.exec_driver_sql(SQLITE_LOOK, (low, at, limit))
-        rows = found.all()
-        await MARK.run(connection, [_mark(row, token, lease_end) for row in rows])
-    else:
-        # The limit stands in the text: the planner takes an unknown one for a tenth of the table.
-        statement = POSTGRESQL_CLAIM.replace("{limit}", str(int(limit)))
-        found = await connection.exec_driver_sql(statement, (low, at, token, lease_end))
-        rows = found.all()
-    items = sorted((_item(row) for row in rows if row.is_head), key=_since)
-    is_all = len(rows) < limit
-    return Claimed(items, at if is_all else max(row.try_at for row in rows), is_all)
-
-
-async def next_try(connection: AsyncConnection, low: int = 0) -> Instant | None:
-    """When there is something to look at next, from the moment `low` (microseconds) on: an effect
-    is due, the lease of somebody else ends, or a place in a row has to be looked at again."""
-    mark = "?" if connection.dialect.name == "sqlite" else "$1"
-    found = await connection.exec_driver_sql(NEXT_TRY + mark, (low,))
-    try_at = found.scalar_one()
-    return None if try_at is None else instant(try_at)
-
-
-NEXT_TRY = "SELECT min(try_at) FROM outbox WHERE try_at >= "
-ITEM_COLUMNS = (
-    "o.tenant_id, o.message_id, o.user_id, o.journey_id, o.version, o.entry_count, o.node_id, "
-    "o.kind, o.payload, o.created_at, o.rev, o.position, o.is_holdout, o.failed_at"
-)
-OF_PASS = (
-    "FROM outbox e WHERE e.tenant_id = {row}.tenant_id AND e.user_id = {row}.user_id "
-    "AND e.journey_id = {row}.journey_id ORDER BY e.rev, e.position LIMIT 1"
-)
-"""The head of the pass of a row: one look into the index."""
-SQLITE_LOOK = (
-    f"SELECT {ITEM_COLUMNS}, o.attempts + 1 AS attempts, o.try_at, h.try_at AS head_at, "
-    "h.message_id = o.message_id AS is_head FROM outbox o JOIN outbox h "
-    "ON h.tenant_id = o.tenant_id "
-    f"AND h.message_id = (SELECT e.message_id {OF_PASS.format(row='o')}) "
-    "WHERE o.try_at BETWEEN ? AND ? ORDER BY o.try_at LIMIT ?"
-)
-POSTGRESQL_CLAIM = (
-    "WITH near AS MATERIALIZED ("
-    "SELECT o.tenant_id, o.message_id, o.user_id, o.journey_id, o.try_at FROM outbox o "
-    "WHERE o.try_at BETWEEN $1 AND $2 ORDER BY o.try_at LIMIT {limit} FOR UPDATE SKIP LOCKED"
-    "), seen AS MATERIALIZED ("
-    "SELECT n.tenant_id, n.message_id, n.try_at, h.try_at AS head_at, "
-    "h.message_id = n.message_id AS is_head FROM near n "
-    f"CROSS JOIN LATERAL (SELECT e.message_id, e.try_at {OF_PASS.format(row='n')}) h"
-    ") UPDATE outbox o SET lease_token = CASE WHEN seen.is_head THEN $3 END, "
-    "try_at = CASE WHEN seen.is_head THEN $4 ELSE greatest($4, seen.head_at) END, "
-    "attempts = o.attempts + seen.is_head::int FROM seen "
-    "WHERE o.tenant_id = seen.tenant_id AND o.message_id = seen.message_id "
-    f"RETURNING {ITEM_COLUMNS}, o.attempts, seen.try_at, seen.is_head"
-)
-MARK = Update(outbox, ("lease_token", "try_at", "attempts"), ("tenant_id", "message_id"))
-
-
-def _mark(row: Any, token: str, lease_end: int) -> tuple[Any, ...]:
-    key = (row.tenant_id, row.message_id)
-    if row.is_head:
-        return (token, lease_end, row.attempts, *key)
-    return (None, max(lease_end, row.head_at), row.attempts - 1, *key)
-
-
-def _item(row: Any) -> Item:
-    return Item(
-        row.tenant_id,
-        row.message_id,
-        row.user_id,
-        row.journey_id,
-        row.version,
-        row.entry_count,
-        row.node_id,
-        row.kind,
-        payload=orjson.loads(row.payload),
-        created_at=instant(row.created_at),
-        attempts=row.attempts,
-        rev=row.rev,
-        position=row.position,
-        is_holdout=bool(row.is_holdout),
-        due_at=instant(row.try_at),
-        failed_at=None if row.failed_at is None else instant(row.failed_at),
-    )
-
-
-def _since(item: Item) -> tuple[Instant, int, str]:
-    return item.due_at, item.tenant_id, item.message_id
 
 
 # -- settle --------------------------------------------------------------------------------------
@@ -379,21 +277,35 @@ async def settle(
     connection: AsyncConnection,
     token: str,
     items: Sequence[Item],
-    outcomes: Sequence[Outcome],
+    answers: Sequence[Answer],
+    *,
+    shard: int = 0,
 ) -> Settled:
-    """Write what became of the items that are still this token's, in six statements at most."""
+    """Write what became of the items that are still this token's, in ten statements at most. The
+    counters come last: others wait for them."""
     now = microseconds(await database.now(connection))
     mine = await _still_mine(connection, token, items)
     sorting = _Sorting(now, database.chance.fraction)
-    for item, outcome in zip(items, outcomes, strict=True):
+    for item, answer in zip(items, answers, strict=True):
         if _key(item) in mine:
-            sorting.add(item, outcome)
+            sorting.add(item, answer)
     await DELETE_OUTBOX.run(connection, [_key(item) for item in sorting.gone])
+    await GIVE_BACK.run(connection, sorted(sorting.unused))
     await INSERT_MESSAGES.run(connection, sorting.messages)
+    await deferring.defer(connection, sorting.deferred)
     await INSERT_LETTERS.run(connection, sorting.letters)
     await TRY_AGAIN.run(connection, sorting.failed)
+    await MARK.run(connection, sorting.held)
     await LET_NEXT.run(connection, [(now, *_pass_of(item)) for item in sorting.gone])
+    await store.COUNT.run(connection, sorting.counts(shard))
     return sorting.settled(lost=len(items) - len(mine))
+
+
+async def let_go(connection: AsyncConnection, tenant_id: int, journey_id: int, now: Instant) -> int:
+    """What was held because this journey stood still is due from now on; how many effects."""
+    marks = ("?",) * 4 if connection.dialect.name == "sqlite" else ("$1", "$2", "$3", "$4")
+    given = (microseconds(now), NEVER, tenant_id, journey_id)
+    return (await connection.exec_driver_sql(LET_GO.format(*marks), given)).rowcount
 
 
 async def release(
@@ -436,52 +348,96 @@ LET_NEXT = Update(
 """Who stood behind an effect that has left is due from now on: above every worker's watermark."""
 
 
+LET_GO = (
+    "UPDATE outbox SET try_at = {} WHERE try_at = {} AND tenant_id = {} AND journey_id = {} "
+    "AND lease_token IS NULL"
+)
+
+
 class _Sorting:
-    """The rows that a batch of outcomes writes."""
+    """The rows that a batch of answers writes."""
 
     def __init__(self, now: int, fraction: Callable[[], float]) -> None:
         self.now = now
         self.fraction = fraction
         self.gone: list[Item] = []
+        self.unused: list[tuple[int, str, str]] = []
         self.messages: list[MessageRow] = []
+        self.deferred: list[deferring.DeferredRow] = []
         self.letters: list[LetterRow] = []
         self.failed: list[tuple[int, str, int, None, int, str]] = []
+        self.held: list[tuple[None, int, int, int, str]] = []
 
-    def add(self, item: Item, outcome: Outcome) -> None:
+    def add(self, item: Item, answer: Answer) -> None:
+        outcome, sent = answer
+        keeps_place = False
         match outcome:
             case Delivered(channel):
-                self._leave(item, "delivered", channel=channel)
-            case Suppressed(reason=reason) | Unreachable(reason=reason):
-                self._leave(item, "suppressed", reason=reason)
+                keeps_place = True
+                self._leave(item, sent, "delivered", channel=channel)
+            case Suppressed(reason, detail):
+                self._leave(item, sent, "suppressed", reason=reason, detail=detail)
+            case Unreachable(reason):
+                self._leave(item, sent, "suppressed", reason=reason)
             case Refused(code, message):
                 self._die(item, code, message)
             case Failed(message=message) if item.attempts >= len(LADDER_SECONDS):
                 self._die(item, "DELIVERY_FAILED", message)
-            case Failed(message=message):
-                self._come_again(item, message)
-            case Deferred() | Held():
-                raise NotImplementedError
+            case Failed(message, retry_after_seconds):
+                keeps_place = True
+                self._come_again(item, message, retry_after_seconds)
+            case Deferred():
+                self.gone.append(item)
+                self.deferred.append(deferring.deferred_row(item, outcome))
+            case Held():
+                self.held.append((None, NEVER, item.attempts - 1, *_key(item)))
             case _:
                 assert_never(outcome)
+        if item.kind == "send" and not keeps_place:
+            self.unused.append((item.tenant_id, item.user_id, item.message_id))
 
     def settled(self, lost: int) -> Settled:
         delivered = sum(row.state == "delivered" for row in self.messages)
         suppressed = len(self.messages) - delivered
-        return Settled(delivered, suppressed, len(self.failed), len(self.letters), lost)
+        ended = (delivered, suppressed, len(self.failed), len(self.letters), lost)
+        return Settled(*ended, len(self.deferred), len(self.held))
 
-    def _leave(self, item: Item, state: str, *, channel: str = "", reason: str = "") -> None:
+    def counts(self, shard: int) -> list[tuple[int, int, int, str, int, int, int, int]]:
+        """What was withheld at each node, in one order for everybody."""
+        withheld = Counter(
+            (row.tenant_id, row.journey_id, row.version, row.node_id)
+            for row in self.messages
+            if row.state == "suppressed"
+        )
+        return [(*node, shard, 0, 0, many) for node, many in sorted(withheld.items())]
+
+    def _leave(
+        self,
+        item: Item,
+        sent: Item,
+        state: str,
+        *,
+        channel: str = "",
+        reason: str = "",
+        detail: str = "",
+    ) -> None:
         self.gone.append(item)
-        channel = channel or str(item.payload.get("channel") or "")
+        said = sent.payload
         self.messages.append(
             MessageRow(
                 *item[:8],  # the names of the columns, up to the kind
-                channel=fit_to_keep(channel),
+                channel=fit_to_keep(channel or str(said.get("channel") or "")),
                 state=state,
                 reason=fit_to_keep(reason),
                 is_holdout=item.is_holdout,
                 attempts=item.attempts,
                 created_at=microseconds(item.created_at),
                 settled_at=self.now,
+                detail=fit_to_keep(detail),
+                category=str(said.get("category") or ""),
+                budget=str(said.get("budget") or ""),
+                template_id=said.get("template_id"),
+                template_version=said.get("template_version"),
             )
         )
 
@@ -505,8 +461,9 @@ class _Sorting:
             )
         )
 
-    def _come_again(self, item: Item, message: str) -> None:
+    def _come_again(self, item: Item, message: str, retry_after_seconds: float) -> None:
         pause = LADDER_SECONDS[item.attempts] * (1 + JITTER * self.fraction())
+        pause = max(pause, min(retry_after_seconds, LONGEST_PAUSE_SECONDS))
         try_at = self.now + round(pause * SECOND)
         self.failed.append(
             (try_at, fit_to_keep(message), self._first_failure(item), None, *_key(item))

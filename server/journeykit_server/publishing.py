@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import orjson
 from sqlalchemy import (
@@ -25,13 +25,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from journeykit_engine.check import check
+from journeykit_engine.behaviour import behaviour
 from journeykit_engine.document import read_document
 from journeykit_engine.graph import Graph
 from journeykit_engine.shape import Problem
 from journeykit_engine.strict_json import refuse_value
 from journeykit_server.clock import microseconds
 from journeykit_server.database import Database
+from journeykit_server.judging import judge_here
 from journeykit_server.published import DOCUMENT_FORMAT
 from journeykit_server.tables import drafts, instances, journeys, node_stats, versions
 
@@ -108,6 +109,10 @@ class NotPublishable(Exception):
     """The journey is in a state in which nothing may be published."""
 
 
+class NeedsReview(Exception):
+    """Somebody else wrote this journey, and nobody has approved what its draft does now."""
+
+
 class NotReady(Exception):
     """The draft has problems that keep it from being published: `problems` lists them all."""
 
@@ -125,6 +130,16 @@ PUBLISHED_ALREADY = (
 )
 NOT_PUBLISHABLE = 'Journey "{}" is {} and cannot be published. Restore it first.'
 UNPUBLISHABLE = ("archived", "deleted")
+NEVER_REVIEWED = (
+    'Journey "{0}" {1}, and nobody has reviewed it. Review revision {2} before it is published.'
+)
+CHANGED_SINCE = (
+    'Journey "{0}" {1}, and it was changed after "{3}" had reviewed it. '
+    "Review revision {2} before it is published."
+)
+BAD_ORIGIN = 'The origin "{}" is not known. Write own, library or suggestion.'
+Origin = Literal["own", "library", "suggestion"]
+CAME: Mapping[str, str] = {"library": "came from the library", "suggestion": "is a suggestion"}
 
 
 async def save_draft(
@@ -135,17 +150,22 @@ async def save_draft(
     journey_id: int | None = None,
     name: str = "",
     expected_revision: int | None = None,
+    origin: Origin = "own",
 ) -> Draft:
     """Keep a document (whatever `read_document` takes) as the draft of a journey, a new one where
     no id is given.
 
     The name is `name`, else the document's, else the one that the journey has. The ids in the
     document are replaced by the journey's own and no version. A new journey is at revision 0
-    before it is saved. Raises `BadJson`, `BadGraph`, `NoSuchJourney` and `RevisionConflict`.
+    before it is saved, and for ever of the `origin` that is given for it: what you did not write
+    yourself has to be reviewed before it is published. Raises `BadJson`, `BadGraph`,
+    `NoSuchJourney` and `RevisionConflict`.
     """
     given, graph = read_document(document)
     name = name or given
     refuse_value({"name": name})
+    if origin not in get_args(Origin):
+        raise ValueError(BAD_ORIGIN.format(origin))
     token = database.chance.token()
     is_new = journey_id is None
     if is_new and expected_revision:
@@ -155,9 +175,9 @@ async def save_draft(
     async def save(connection: AsyncConnection) -> Draft:
         at = microseconds(await database.now(connection))
         if is_new:
-            await _make_journey(connection, tenant_id, number, at)
-        journey = await _lock(connection, tenant_id, number)
-        stored = await _draft(connection, tenant_id, number)
+            await _make_journey(connection, tenant_id, number, origin, at)
+        journey = await lock_journey(connection, tenant_id, number)
+        stored = await draft_of(connection, tenant_id, number)
         if stored.saved_token == token:  # the commit of the last try had arrived
             return _read_draft(stored)
         if expected_revision not in (None, stored.revision):
@@ -189,19 +209,20 @@ async def publish(
     the conflict. `token` names the request: a request repeated with its token answers what the
     first one published. A paused journey stays paused, its new version is for later.
 
-    Raises `NoSuchJourney`, `NotPublishable`, `RevisionConflict`, and `NotReady` with the problems.
+    Raises `NoSuchJourney`, `NotPublishable`, `RevisionConflict`, `NotReady` with the problems, and
+    `NeedsReview`.
     """
     this = (tenant_id, journey_id)
     asked = _Asked(expected_revision, account_timezone, token or database.chance.token())
 
     async def work(connection: AsyncConnection) -> Published:
-        journey = await _lock(connection, *this)
+        journey = await lock_journey(connection, *this)
         # A commit whose answer was lost is repeated: it finds here what it has published.
         if mine := await _published_by(connection, *this, asked.token):
             return mine
         if journey.status in UNPUBLISHABLE:
             raise NotPublishable(NOT_PUBLISHABLE.format(journey_id, journey.status))
-        draft, latest = await _draft(connection, *this), await _latest(connection, *this)
+        draft, latest = await draft_of(connection, *this), await _latest(connection, *this)
         if unchanged := _already(asked, draft, latest):
             return unchanged
         at = microseconds(await database.now(connection))
@@ -316,7 +337,8 @@ async def _publish(
     version: int,
     at: int,
 ) -> Published:
-    graph = _ready(draft.document, asked.account_timezone)
+    graph = await _ready(connection, draft, asked.account_timezone)
+    _refuse_unreviewed(journey, draft, graph)
     document = _written(graph, journey.journey_id, version)
     digest = sha256(document).hexdigest()
     await connection.execute(
@@ -336,19 +358,31 @@ async def _publish(
     status = "published" if journey.status == "draft" else journey.status
     await connection.execute(
         update(journeys)
-        .where(*_is_journey(journeys, journey.tenant_id, journey.journey_id))
+        .where(*is_journey(journeys, journey.tenant_id, journey.journey_id))
         .values(status=status, published_version=version, updated_at=at)
     )
     return Published(journey.journey_id, version, digest)
 
 
-def _ready(document: str, account_timezone: str) -> Graph:
+async def _ready(connection: AsyncConnection, draft: Row[Any], account_timezone: str) -> Graph:
     """The graph of a draft that may be published; `NotReady` for any other one."""
-    value = orjson.loads(document)
-    problems = check(value, account_timezone=account_timezone).problems
-    if problems:
-        raise NotReady(problems)
+    value = orjson.loads(draft.document)
+    tenant_id, journey_id = draft.tenant_id, draft.journey_id
+    report = await judge_here(
+        connection, tenant_id, value, journey_id=journey_id, account_timezone=account_timezone
+    )
+    if report.problems:
+        raise NotReady(report.problems)
     return Graph.parse(value)
+
+
+def _refuse_unreviewed(journey: Row[Any], draft: Row[Any], graph: Graph) -> None:
+    """Raises `NeedsReview` unless this very behaviour was reviewed, or the journey is our own."""
+    if journey.origin == "own" or journey.reviewed == behaviour(graph):
+        return
+    told = CHANGED_SINCE if journey.reviewed else NEVER_REVIEWED
+    came = CAME[journey.origin]
+    raise NeedsReview(told.format(journey.journey_id, came, draft.revision, journey.reviewed_by))
 
 
 def _next_id(tenant_id: int) -> Any:
@@ -369,13 +403,13 @@ NEXT_ID = text(
 
 
 async def _make_journey(
-    connection: AsyncConnection, tenant_id: int, journey_id: int, at: int
+    connection: AsyncConnection, tenant_id: int, journey_id: int, origin: Origin, at: int
 ) -> None:
     """The row of a new journey with an empty draft, unless an earlier try has made them."""
     if await _journey(connection, tenant_id, journey_id) is not None:
         return
     ids = {"tenant_id": tenant_id, "journey_id": journey_id}
-    made = {"name": "", "status": "draft", "published_version": 0}
+    made = {"name": "", "status": "draft", "published_version": 0, "origin": origin}
     await connection.execute(insert(journeys).values(**ids, **made, created_at=at, updated_at=at))
     await connection.execute(insert(drafts).values(**ids, revision=0, document="{}", saved_at=at))
 
@@ -384,17 +418,17 @@ async def _keep_draft(connection: AsyncConnection, draft: Draft, token: str, at:
     tenant_id, journey_id, name, revision, document = draft
     await connection.execute(
         update(drafts)
-        .where(*_is_journey(drafts, tenant_id, journey_id))
+        .where(*is_journey(drafts, tenant_id, journey_id))
         .values(revision=revision, document=document.decode(), saved_at=at, saved_token=token)
     )
     await connection.execute(
         update(journeys)
-        .where(*_is_journey(journeys, tenant_id, journey_id))
+        .where(*is_journey(journeys, tenant_id, journey_id))
         .values(name=name, updated_at=at)
     )
 
 
-def _is_journey(table: Table, tenant_id: int, journey_id: int) -> tuple[ColumnElement[bool], ...]:
+def is_journey(table: Table, tenant_id: int, journey_id: int) -> tuple[ColumnElement[bool], ...]:
     return table.c.tenant_id == tenant_id, table.c.journey_id == journey_id
 
 
@@ -403,11 +437,11 @@ async def _journey(
 ) -> Row[Any] | None:
     if not 0 < journey_id <= HIGHEST_ID:
         return None
-    query = select(journeys).where(*_is_journey(journeys, tenant_id, journey_id))
+    query = select(journeys).where(*is_journey(journeys, tenant_id, journey_id))
     return (await connection.execute(query.with_for_update() if lock else query)).one_or_none()
 
 
-async def _lock(connection: AsyncConnection, tenant_id: int, journey_id: int) -> Row[Any]:
+async def lock_journey(connection: AsyncConnection, tenant_id: int, journey_id: int) -> Row[Any]:
     """The journey's row, which nobody else changes until this transaction ends. What belongs to it
     is read by later statements: a join would show what it was before the lock was had."""
     found = await _journey(connection, tenant_id, journey_id, lock=True)
@@ -416,7 +450,7 @@ async def _lock(connection: AsyncConnection, tenant_id: int, journey_id: int) ->
     return found
 
 
-async def _draft(connection: AsyncConnection, tenant_id: int, journey_id: int) -> Row[Any]:
+async def draft_of(connection: AsyncConnection, tenant_id: int, journey_id: int) -> Row[Any]:
     """The draft's row with the journey's name."""
     if not 0 < journey_id <= HIGHEST_ID:
         raise NoSuchJourney(journey_id)
@@ -426,7 +460,7 @@ async def _draft(connection: AsyncConnection, tenant_id: int, journey_id: int) -
     query = (
         select(drafts, journeys.c.name)
         .join_from(drafts, journeys, of)
-        .where(*_is_journey(drafts, tenant_id, journey_id))
+        .where(*is_journey(drafts, tenant_id, journey_id))
     )
     found = (await connection.execute(query)).one_or_none()
     if found is None:
@@ -439,14 +473,14 @@ def _read_draft(row: Row[Any]) -> Draft:
 
 
 async def _read_draft_of(connection: AsyncConnection, tenant_id: int, journey_id: int) -> Draft:
-    return _read_draft(await _draft(connection, tenant_id, journey_id))
+    return _read_draft(await draft_of(connection, tenant_id, journey_id))
 
 
 async def _published_by(
     connection: AsyncConnection, tenant_id: int, journey_id: int, token: str
 ) -> Published | None:
     query = select(versions.c.journey_id, versions.c.version, versions.c.sha256).where(
-        *_is_journey(versions, tenant_id, journey_id),
+        *is_journey(versions, tenant_id, journey_id),
         versions.c.published_token == token,
     )
     found = (await connection.execute(query)).one_or_none()
@@ -456,7 +490,7 @@ async def _published_by(
 async def _latest(connection: AsyncConnection, tenant_id: int, journey_id: int) -> Row[Any] | None:
     query = (
         select(versions)
-        .where(*_is_journey(versions, tenant_id, journey_id))
+        .where(*is_journey(versions, tenant_id, journey_id))
         .order_by(versions.c.version.desc())
         .limit(1)
     )
@@ -474,7 +508,7 @@ async def _version(
         raise NotPublishedYet
     wanted = version or latest
     query = select(versions.c.document).where(
-        *_is_journey(versions, tenant_id, journey_id),
+        *is_journey(versions, tenant_id, journey_id),
         versions.c.version == min(max(wanted, 0), HIGHEST_ID),
     )
     document = (await connection.execute(query)).scalar_one_or_none()
@@ -489,7 +523,7 @@ def _counters_of(tenant_id: int, journey_id: int, version: int) -> Any:
     total = [cast(func.sum(node_stats.c[name]), BigInteger) for name in names]
     return (
         select(node_stats.c.node_id, *total)
-        .where(*_is_journey(node_stats, tenant_id, journey_id), node_stats.c.version == version)
+        .where(*is_journey(node_stats, tenant_id, journey_id), node_stats.c.version == version)
         .group_by(node_stats.c.node_id)
     )
 
@@ -498,7 +532,7 @@ def _parked_in(tenant_id: int, journey_id: int, version: int) -> Any:
     return (
         select(instances.c.current_node, func.count())
         .where(
-            *_is_journey(instances, tenant_id, journey_id),
+            *is_journey(instances, tenant_id, journey_id),
             instances.c.version == version,
             instances.c.status == "waiting",
         )

@@ -11,7 +11,7 @@ from whenever import Instant
 from journeykit_engine.instance import NOTHING, Assignment, Instance, Wait
 from journeykit_engine.nodes import new
 from journeykit_server.clock import instant, microseconds
-from journeykit_server.tables import NEVER_BUCKET
+from journeykit_server.tables import HELD_BUCKET
 
 MINUTE = 60_000_000  # microseconds
 
@@ -33,6 +33,8 @@ INSTANCE_VALUES = (
     "paused_at",
 )
 INSTANCE_COLUMNS = (*INSTANCE_KEY, *INSTANCE_VALUES)
+STATUS = INSTANCE_COLUMNS.index("status")
+LIVE = ("active", "waiting")
 
 _PLAIN = b"{}"  # the state of somebody who is not parked and met neither a split nor a loop
 
@@ -181,4 +183,4 @@ def has_timer(instance: Instance | None) -> bool:
 def bucket_of(moment: int, now: int) -> int:
     """The minute under which the poll finds a moment: never one that has passed, since minutes
     that have passed are looked through only now and then."""
-    return min(max(moment, now) // MINUTE, NEVER_BUCKET - 1)
+    return min(max(moment, now) // MINUTE, HELD_BUCKET - 1)

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant, TimeDelta
 
-from journeykit_engine import graph, program, walk
-from journeykit_engine.instance import Instance
+from journeykit_engine import graph, program
 from journeykit_engine.program import Evaluator
-from journeykit_server import outbox, publishing, store
+from journeykit_server import hops, outbox, publishing, steering, store, subscriptions
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database, Unavailable
-from journeykit_server.delivery import Item, LogProvider, Provider
+from journeykit_server.delivery import Delivered, Item, LogProvider, Outcome, Provider
+from journeykit_server.doors import doors
 from journeykit_server.hearing import Arrival, Hearing
 from journeykit_server.incoming import (
     BadEvent,
@@ -30,15 +30,14 @@ from journeykit_server.incoming import (
     entering,
     event_fault,
     event_of,
-    event_row,
-    is_same,
 )
 from journeykit_server.outbox import Outbox, Settled
-from journeykit_server.published import Key, Published, Unwalkable, Walkable, stand_in, version_of
+from journeykit_server.published import Key, Published, Unwalkable, Walkable, version_of
 from journeykit_server.publishing import Published as Publication
-from journeykit_server.rows import INSTANCE_COLUMNS, MINUTE
+from journeykit_server.recording import record
+from journeykit_server.rows import INSTANCE_COLUMNS, LIVE, MINUTE, STATUS
 from journeykit_server.store import PassKey, PersonKey
-from journeykit_server.tables import NEVER, NEVER_BUCKET, NUMBERS_A_BLOCK
+from journeykit_server.tables import HELD_BUCKET, NEVER, NUMBERS_A_BLOCK
 from journeykit_server.waking import Waking, Woken
 from journeykit_server.work import Fenced, Work
 
@@ -51,12 +50,8 @@ LEASE = TimeDelta(seconds=30)  # after it a claim is anybody's again: its worker
 SWEEP_SECONDS = 5.0  # between two looks at all minutes: lease and sweep make 35 s at most
 MOST_RACES = 5  # times that a unit is begun again because somebody else was there first
 MOST_PEOPLE = 500  # of one enter call
-STATUS = INSTANCE_COLUMNS.index("status")
-LIVE = ("active", "waiting")
 
 T = TypeVar("T")
-Part = tuple[int, list[tuple[int, Incoming]], Receipt]
-"""The first number of a batch of events, those that are new, and the receipt of all."""
 
 
 class NotEnterable(ValueError):
@@ -82,7 +77,8 @@ class Runtime:
         self.shard = shard
         self.published = Published(evaluator)
         self.reloading = asyncio.Lock()  # what began to read later knows more, and comes last
-        self.outbox = Outbox(database, provider or LogProvider(database), self._start)
+        port = provider or LogProvider(database)
+        self.outbox = Outbox(database, port, self._start, self.published, shard=shard)
         self.leases: dict[str, None] = {}
         self.unwalked: list[str] = []  # claims whose walk the database did not take
         self.low = 0
@@ -118,14 +114,14 @@ class Runtime:
         await self.reload()
         return published
 
-    async def _reload_if_stale(self) -> None:
+    async def reload_if_stale(self) -> None:
         if not self.published.is_stale(self.clock.monotonic()):
             return
         async with self.reloading:
             if self.published.is_stale(self.clock.monotonic()):  # nobody has just done it
                 await self._reload()
 
-    async def _unit(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def unit(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """One transaction, begun again where somebody else was there first."""
         for _ in range(MOST_RACES):
             try:
@@ -134,7 +130,7 @@ class Runtime:
                 log.warning("fenced: somebody else moved one of these people, beginning again")
         return await self.database.run(work)
 
-    async def _begin(
+    async def begin(
         self, connection: AsyncConnection, people: Sequence[PersonKey]
     ) -> tuple[Work, Instant]:
         """These people, those of them that are known, locked and standing; and the time, read once
@@ -155,7 +151,7 @@ class Runtime:
         for position, event in enumerate(incoming):
             if fault := event_fault(event):
                 raise BadEvent(f"Event {position + 1}: {fault}")
-        await self._reload_if_stale()
+        await self.reload_if_stale()
         # Named before the transaction: one that is repeated must not store an event twice.
         named = [each if each.id else each._replace(id=self.chance.token()) for each in incoming]
         told = Receipt()
@@ -163,53 +159,56 @@ class Runtime:
             part = named[start : start + INGEST_BATCH]
 
             async def work(connection: AsyncConnection, part: list[Incoming] = part) -> Receipt:
-                return await self._ingest(connection, tenant_id, part)
+                return await self.receive(connection, tenant_id, part)
 
-            told = told.and_also(await self._unit(work))
+            told = told.and_also(await self.unit(work))
         return told
 
-    async def _ingest(
+    async def receive(
         self, connection: AsyncConnection, tenant_id: int, incoming: Sequence[Incoming]
     ) -> Receipt:
+        """`ingest` inside a transaction: of `INGEST_BATCH` events at most, each with an id."""
         people = sorted({(tenant_id, event.user_id) for event in incoming})
         found = await store.lock(connection, people)
         now = await self.database.now(connection)  # once they are locked, so that time only grows
         if missing := [key for key in people if key not in found]:
             found |= await store.add(connection, missing, microseconds(now))
-        first, fresh, receipt = await self._record(connection, tenant_id, incoming, now)
+        first, fresh, receipt = await record(connection, tenant_id, incoming, now)
+        said = [c for _, event in fresh for c in subscriptions.changes_of(tenant_id, event)]
+        await subscriptions.change(connection, said, microseconds(now))
         arrivals = [self._arrival(tenant_id, number, event, now) for number, event in fresh]
         work = Work(now, self.shard)
         hearing = Hearing(self.published, self.chance, work)
         passes = await store.INSTANCES_OF_PEOPLE.run(connection, people)
         live = [_key_of(row) for row in passes if row[STATUS] in LIVE]
         await self.published.load(connection, (version for _, version in live))
-        heard = self._heard(arrivals, tenant_id, live)
+        matched = self._matched(arrivals, tenant_id, live)
+        heard = [one for one in arrivals if one.number in matched or one.event.changed is not None]
         if heard:
             concerned = {(tenant_id, arrival.incoming.user_id) for arrival in heard}
             work.stand(found[key] for key in sorted(concerned))
             _take_up(work, passes)
             await self._hear(connection, hearing, arrivals, heard, first)
-        return receipt
+        return receipt._replace(unmatched=len(arrivals) - len(matched))
 
-    def _heard(
+    def _matched(
         self, arrivals: Sequence[Arrival], tenant_id: int, live: Iterable[tuple[PersonKey, Key]]
-    ) -> list[Arrival]:
-        """The events that can do more than be stored: they write traits, or a journey listens, one
-        published or one that the person is inside of."""
+    ) -> set[int]:
+        """The numbers of the events that a journey listens for, one published or one that the
+        person is inside of."""
         inside: dict[PersonKey, list[Key]] = {}
         for person, version in live:
             inside.setdefault(person, []).append(version)
         may_hear = self.published.may_hear
-        return [
-            arrival
+        return {
+            arrival.number
             for arrival in arrivals
             if arrival.hearing
-            or arrival.event.changed is not None
             or any(
                 may_hear(key, arrival.event)
                 for key in inside.get((tenant_id, arrival.incoming.user_id), ())
             )
-        ]
+        }
 
     def _arrival(self, tenant_id: int, number: int, incoming: Incoming, now: Instant) -> Arrival:
         event = event_of(incoming, now)
@@ -228,6 +227,8 @@ class Runtime:
         work = hearing.work
         people = sorted(work.people)
         tenant_id = people[0][0]
+        listening = [walkable for arrival in heard for walkable in arrival.hearing]
+        hearing.doors = await doors(connection, work.journeys(listening))
         await work.load_needs(connection, self._asking(work, tenant_id, heard), people, first)
         hearing.busy = {tuple(row[:3]) for row in await store.QUEUED.run(connection, people)}
         numbers = {arrival.number for arrival in heard}
@@ -239,42 +240,6 @@ class Runtime:
                 hearing.remember(standing, arrival)
         await store.QUEUE.run(connection, hearing.queued)
         await work.save(connection)
-
-    async def _record(
-        self,
-        connection: AsyncConnection,
-        tenant_id: int,
-        incoming: Sequence[Incoming],
-        now: Instant,
-    ) -> Part:
-        """Store what is new, with numbers in the order of arrival."""
-        first, at = await store.numbers(connection), microseconds(now)
-        given: dict[tuple[str, str], tuple[int, Incoming]] = {}
-        repeated: list[Incoming] = []
-        for number, event in enumerate(incoming, first):
-            if (event.source, event.id) in given:
-                repeated.append(event)
-            else:
-                given[event.source, event.id] = (number, event)
-        rows = [event_row(tenant_id, number, event, at) for number, event in given.values()]
-        written = await store.RECORD.written(connection, rows)
-        if written is not None and len(written) == len(incoming):
-            return first, list(given.values()), Receipt(len(rows))
-        twice = {(event.source, event.id) for event in repeated}
-        doubtful = [
-            (tenant_id, *key)
-            for key, (number, _) in given.items()
-            if written is None or number not in written or key in twice
-        ]
-        found = await store.RECORDED.run(connection, doubtful)
-        stored = {(row[0], row[1]): row[2:] for row in found}
-        fresh = [
-            item for key, item in given.items() if key not in stored or stored[key][0] == item[0]
-        ]
-        known = {number for number, _ in fresh}
-        again = [item[1] for item in given.values() if item[0] not in known] + repeated
-        other = [event.id for event in again if not is_same(event, stored[event.source, event.id])]
-        return first, fresh, Receipt(len(fresh), len(again) - len(other), tuple(other))
 
     def _asking(
         self, work: Work, tenant_id: int, arrivals: Sequence[Arrival]
@@ -290,7 +255,7 @@ class Runtime:
                     asking[id(inside)] = inside
         return asking.values()
 
-    async def _stand(
+    async def stand(
         self, connection: AsyncConnection, work: Work, people: Sequence[PersonKey]
     ) -> None:
         """Read every pass of these people, and the versions in which they are inside."""
@@ -303,7 +268,7 @@ class Runtime:
 
     async def wake(self, limit: int = WAKE_BATCH) -> Woken:
         """Take up to `limit` due timers: claim them, then walk their people in one transaction."""
-        await self._reload_if_stale()
+        await self.reload_if_stale()
         token, began = self.chance.token(), self.clock.monotonic()
         self.leases[token] = None
         try:
@@ -343,13 +308,13 @@ class Runtime:
         """Wake these people together. Where one of them cannot be saved, halve the batch until that
         one is alone, and set them aside: nobody is held up by another."""
         try:
-            return await self._unit(lambda c: self._wake(c, keys, token, began))
+            return await self.unit(lambda c: self._wake(c, keys, token, began))
         except Unavailable:
             raise
         except Exception as fault:
             if len(keys) == 1:
                 error = fault
-                return await self._unit(lambda c: self._wake(c, keys, token, began, error))
+                return await self.unit(lambda c: self._wake(c, keys, token, began, error))
         middle = len(keys) // 2
         first = await self._wake_apart(keys[:middle], token, began)
         second = await self._wake_apart(keys[middle:], token, began)
@@ -383,10 +348,11 @@ class Runtime:
         fault: Exception | None = None,
     ) -> Woken:
         people = store.distinct_people(keys)
-        work, now = await self._begin(connection, people)
+        work, now = await self.begin(connection, people)
         rows = await store.CLAIMED.run(connection, [(*key, token) for key in keys])
         waking = Waking(self.published, self.clock, self.chance, work, now, token, began)
         waking.find(rows)
+        waking.hold(await doors(connection, waking.journeys()))
         await self.published.load(connection, waking.versions())
         await work.load_needs(connection, waking.walkables(), people)
         queued = await store.QUEUED.run(connection, people)
@@ -404,7 +370,7 @@ class Runtime:
         """When something is to be done next, as far as is known now; None where nothing waits."""
 
         async def read(connection: AsyncConnection) -> list[int | None]:
-            timer = await connection.execute(store.NEXT_TIMER, {"never": NEVER_BUCKET})
+            timer = await connection.execute(store.NEXT_TIMER, {"held": HELD_BUCKET})
             event = await connection.execute(store.NEXT_IN_INBOX, {"never": NEVER})
             effect = await self.outbox.next_try(connection)
             at = None if effect is None else microseconds(effect)
@@ -429,18 +395,19 @@ class Runtime:
     async def catch_up(self, limit: int = CATCH_UP_BATCH) -> int:
         """Let journeys hear the events that they could not hear when these arrived; how many they
         heard (or were given up)."""
-        await self._reload_if_stale()
-        return await self._unit(lambda c: self._catch_up(c, limit))
+        await self.reload_if_stale()
+        return await self.unit(lambda c: self._catch_up(c, limit))
 
     async def _catch_up(self, connection: AsyncConnection, limit: int) -> int:
         due = {"now": microseconds(await self.database.now(connection)), "many": limit}
         people = [(row[0], row[1]) for row in await connection.execute(store.DUE_IN_INBOX, due)]
         if not people:
             return 0
-        work, _ = await self._begin(connection, people)
-        await self._stand(connection, work, people)
+        work, _ = await self.begin(connection, people)
+        await self.stand(connection, work, people)
         rows = await store.QUEUED_EVENTS.run(connection, people)
         hearing = Hearing(self.published, self.chance, work)
+        hearing.doors = await doors(connection, [(row.tenant_id, row.journey_id) for row in rows])
         await work.load_needs(connection, self._waiting_to_hear(work, rows), people)
         heard = hearing.catch_up(rows)
         await store.UNQUEUE.run(connection, heard)
@@ -471,8 +438,12 @@ class Runtime:
             raise BadEvent(NO_PEOPLE)
         if len(people) > MOST_PEOPLE:
             raise BadEvent(TOO_MANY_PEOPLE)
-        await self._reload_if_stale()
-        walkable = self.published.current.get((tenant_id, journey_id))
+        await self.reload_if_stale()
+        key = (tenant_id, journey_id)
+        door = (await self.database.read(lambda c: doors(c, [key], locks=False)))[key]
+        if told := CLOSED.get(door.status):
+            raise NotEnterable(told.format(journey_id))
+        walkable = self.published.current.get(key)
         if walkable is None:
             raise NotEnterable(NOT_PUBLISHED.format(journey_id))
         if not isinstance(walkable.program.trigger, graph.ApiTrigger):
@@ -485,46 +456,32 @@ class Runtime:
         await self.ingest(tenant_id, events)
         return len(people)
 
-    async def _start(self, tenant_id: int, items: Sequence[Item]) -> None:
-        """Take people into the journeys that other journeys send them to; the id of the effect is
-        the id of the event, so that once is once."""
-        events = [
-            entering(item.payload["journey_id"], item.user_id, item.message_id, "journey")
-            for item in items
+    async def _start(self, tenant_id: int, items: Sequence[Item]) -> Sequence[Outcome]:
+        """Take people into the journeys that other journeys send them to, those who have not been
+        sent on too often; one outcome an item."""
+        counted = await self.database.read(lambda c: hops.count_hops(c, tenant_id, items))
+        sent = [
+            hops.sending(item, count)
+            for item, count in zip(items, counted, strict=True)
+            if count <= hops.MOST_HOPS
         ]
-        await self.ingest(tenant_id, events)
+        await self.ingest(tenant_id, sent)
+        return [
+            Delivered() if count <= hops.MOST_HOPS else hops.refusal(item)
+            for item, count in zip(items, counted, strict=True)
+        ]
 
     async def eject(self, tenant_id: int, journey_id: int, user_id: str) -> bool:
         """Take a person out of a journey; False where they are not inside."""
-        ended: list[Instance | None] = []  # what tries have made of it, of which one may be kept
-        return await self._unit(lambda c: self._eject(c, tenant_id, journey_id, user_id, ended))
+        return await steering.eject(self, tenant_id, journey_id, user_id)
 
-    async def _eject(
-        self,
-        connection: AsyncConnection,
-        tenant_id: int,
-        journey_id: int,
-        user_id: str,
-        ended: list[Instance | None],
-    ) -> bool:
-        people = [(tenant_id, user_id)]
-        work, now = await self._begin(connection, people)
-        if not work.people:
-            return False
-        await self._stand(connection, work, people)
-        standing = work.people[tenant_id, user_id]
-        instance = standing.instances.get(journey_id)
-        if instance is None or not instance.is_live:
-            return instance is not None and instance in ended
-        key = version_of(instance)
-        found_program = self.published.known[key]
-        walkable = found_program if isinstance(found_program, Walkable) else stand_in(*key)
-        at = max(now, instance.updated_at)
-        step = walk.leave(walkable.program, standing.person, instance, at)
-        ended.append(step.instance)
-        work.take(standing, walkable, step, "", 0)
-        await work.save(connection)
-        return True
+    async def pause_person(self, tenant_id: int, journey_id: int, user_id: str) -> bool:
+        """`steering.pause_person`."""
+        return await steering.pause_person(self, tenant_id, journey_id, user_id)
+
+    async def resume_person(self, tenant_id: int, journey_id: int, user_id: str) -> bool:
+        """`steering.resume_person`."""
+        return await steering.resume_person(self, tenant_id, journey_id, user_id)
 
     # --- what is done outside
 
@@ -538,6 +495,10 @@ TOO_MANY_PEOPLE = f"at most {MOST_PEOPLE} people per call"
 NOT_PUBLISHED = (
     "The journey {0} has no published version, so nobody can enter it. Publish it first."
 )
+CLOSED = {
+    "paused": "The journey {0} is paused, so nobody can enter it. Resume it first.",
+    "archived": "The journey {0} is archived, so nobody can enter it. Publish a new one for them.",
+}
 NOT_BY_API = (
     "The journey {0} does not begin with an api trigger, so nobody can be entered by a call. "
     "Send the event that it listens for, or give it an api trigger."

@@ -183,7 +183,7 @@ POSTPONE = Update(
 
 NEXT_TIMER = text("""
     SELECT min(try_at) FROM (
-        SELECT try_at FROM timers WHERE bucket < :never ORDER BY bucket LIMIT 1000) AS first""")
+        SELECT try_at FROM timers WHERE bucket < :held ORDER BY bucket LIMIT 1000) AS first""")
 RELEASE = text("""
     UPDATE timers SET lease_token = NULL, try_at = due, attempts = attempts - 1
     WHERE bucket <= :minute AND lease_token = :token AND attempts > 0""")

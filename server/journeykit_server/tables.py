@@ -21,12 +21,14 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB, TEXT
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
 NEVER_BUCKET = 2**31 - 1  # the minute of a timer that is not to be tried again: in the year 6053
+HELD_BUCKET = NEVER_BUCKET - 1  # the minute of a timer whose journey stands still
 NEVER = 2**62  # a moment that does not come, in microseconds
 NUMBERS_A_BLOCK = 1_000  # event numbers fetched at once; the most events of one transaction
 
@@ -83,6 +85,11 @@ def _moments(*names: str) -> list[Column[int]]:
 
 def _flag(name: str) -> Column[bool]:
     return Column(name, Boolean, nullable=False)
+
+
+def _index(rows: str, name: str, *columns: str) -> Index:
+    """An index of these rows only; a query must name them in the same words."""
+    return Index(name, *columns, postgresql_where=text(rows), sqlite_where=text(rows))
 
 
 def _table(name: str, key: tuple[str, ...], *parts: SchemaItem) -> Table:
@@ -224,18 +231,10 @@ instances = _table(
     CheckConstraint("status IN ('active', 'waiting', 'completed', 'exited')", "status"),
     CheckConstraint("(status IN ('active', 'waiting')) = (exit_reason = '')", "ended_with_reason"),
     CheckConstraint("rev > 0 AND entry_count > 0", "counted"),
+    _index("status = 'waiting'", "ix_instances_waiting", "tenant_id", "journey_id", "current_node"),
 )
 """Where a person is in a journey: their latest pass. The key is the law that nobody is in two
 places at once; `rev` grows by one at every step and is the fence."""
-
-Index(
-    "ix_instances_waiting",
-    instances.c.tenant_id,
-    instances.c.journey_id,
-    instances.c.current_node,
-    postgresql_where=instances.c.status == "waiting",
-    sqlite_where=instances.c.status == "waiting",
-)
 
 entries = _table(
     "entries",
@@ -272,11 +271,13 @@ timers = _table(
     _text("last_error"),
     _moment_or_null("failed_at"),
     Index(None, "bucket"),
+    _index(f"bucket = {HELD_BUCKET}", "ix_timers_held", "tenant_id", "journey_id", "due"),
 )
 """One row a parked person who wakes by themselves. `rev` is the instance's when this was scheduled:
 where they differ the timer is superseded. `bucket` is the minute at which to look at it, `try_at`
 the moment before which nobody may claim it: `due`, the end of a lease, or of a backoff. A timer
-that is dead lies in `NEVER_BUCKET`."""
+that is dead lies in `NEVER_BUCKET`, one that came due while its journey stood still in
+`HELD_BUCKET`, from where the journey takes it back when it goes on."""
 
 segment_members = _table(
     "segment_members",

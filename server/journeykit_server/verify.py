@@ -1,4 +1,8 @@
-"""The counters and the journal must say the same: a recount, and what differs."""
+"""The counters and what they count must say the same: a recount, and what differs.
+
+Arrivals, ends and what a walk withheld are told in the journal; what was withheld at the last
+moment, when it had left the outbox, in the delivery log.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from sqlalchemy import Table, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from journeykit_server.database import Database
-from journeykit_server.tables import instances, journal, node_stats
+from journeykit_server.tables import instances, journal, messages, node_stats
 
 PAGE = 5_000  # steps read at once: a few megabytes
 
@@ -24,14 +28,15 @@ WORDS = ("entered", "exited", "suppressed", "waiting")
 
 
 async def verify(database: Database, tenant_id: int | None = None) -> list[str]:
-    """Recount every node's statistics from the journal, of one tenant or of all; a line for each
-    counter that differs, none where all is well.
+    """Recount every node's statistics from the journal and the delivery log, of one tenant or of
+    all; a line for each counter that differs, none where all is well.
 
     Read on one snapshot, so it may run beside workers. It reads the whole journal in pages.
     """
 
     async def read(connection: AsyncConnection) -> list[str]:
         told = await _recount(connection, tenant_id)
+        await _withheld(connection, tenant_id, told["suppressed"])
         kept = await _kept(connection, tenant_id)
         return list(_differences(told, kept))
 
@@ -59,6 +64,17 @@ async def _recount(connection: AsyncConnection, tenant_id: int | None) -> Counts
                     _count(counts, journey, orjson.loads(line))
         place = tuple(rows[-1][:5])
     return counts
+
+
+async def _withheld(
+    connection: AsyncConnection, tenant_id: int | None, suppressed: Counter[Node]
+) -> None:
+    """Add what was withheld after it had been in the outbox; a walk's own has no attempt."""
+    node = (messages.c.tenant_id, messages.c.journey_id, messages.c.version, messages.c.node_id)
+    query = select(*node, func.count()).group_by(*node)
+    query = query.where(messages.c.state == "suppressed", messages.c.attempts > 0)
+    for *key, count in await connection.execute(_of(tenant_id, query, messages)):
+        suppressed[tuple(key)] += count
 
 
 def _count(counts: Counts, journey: tuple[int, int, int], record: dict[str, Any]) -> None:

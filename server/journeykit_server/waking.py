@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from whenever import Instant, TimeDelta
@@ -12,10 +12,11 @@ from journeykit_engine.instance import Instance
 from journeykit_server import letters
 from journeykit_server.backoff import ATTEMPTS, TOO_NEW_PAUSE, backoff, code_of, words_of
 from journeykit_server.clock import Chance, Clock, instant, microseconds
+from journeykit_server.doors import Door, JourneyKey
 from journeykit_server.letters import Letter
 from journeykit_server.published import CannotWalk, Published, Unwalkable, Walkable, version_of
 from journeykit_server.rows import bucket_of
-from journeykit_server.tables import NEVER_BUCKET
+from journeykit_server.tables import HELD_BUCKET, NEVER, NEVER_BUCKET
 from journeykit_server.work import Standing, Work
 
 TRUST_SECONDS = 20.0  # a worker believes in its own claim for so long, well below the lease
@@ -33,6 +34,7 @@ class Woken(NamedTuple):
     postponed: int = 0
     failed: int = 0
     dead: int = 0
+    held: int = 0
 
 
 class _Due(NamedTuple):
@@ -69,7 +71,7 @@ class Waking:
         self.due: list[_Due] = []
         self.superseded: list[tuple[Any, ...]] = []
         self.postponed: list[tuple[Any, ...]] = []
-        self.found = self.advanced = self.failed = self.dead = 0
+        self.found = self.advanced = self.failed = self.dead = self.held = 0
 
     def find(self, rows: Sequence[Any]) -> None:
         """Which of the claimed timers are still ours and still meant."""
@@ -83,6 +85,26 @@ class Waking:
             else:
                 self.due.append(_Due(instant(due), attempts, failed_at, instance, standing))
         self.due.sort(key=lambda found: (found.due, *found.standing.key, found.instance.journey_id))
+
+    def journeys(self) -> list[JourneyKey]:
+        return [version_of(found.instance)[:2] for found in self.due]
+
+    def hold(self, doors: Mapping[JourneyKey, Door]) -> None:
+        """Whose journey stands still stays there: their timers are put away until it goes on."""
+        moving: list[_Due] = []
+        for found in self.due:
+            if doors[version_of(found.instance)[:2]].moves:
+                moving.append(found)
+            else:
+                self._put_away(found)
+        self.due = moving
+
+    def _put_away(self, found: _Due) -> None:
+        """As if it had not been claimed."""
+        self.held += 1
+        values = (HELD_BUCKET, NEVER, max(found.attempts - 1, 0), "", found.failed_at, None)
+        key = (*found.standing.key, found.instance.journey_id)
+        self.postponed.append((*values, *key, self.token))
 
     def versions(self) -> list[tuple[int, int, int]]:
         return [version_of(found.instance) for found in self.due]
@@ -179,7 +201,8 @@ class Waking:
             self.advanced,
             len(self.superseded),
             claimed - self.found,
-            len(self.postponed) - self.failed - self.dead,
+            len(self.postponed) - self.failed - self.dead - self.held,
             self.failed,
             self.dead,
+            self.held,
         )

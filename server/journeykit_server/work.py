@@ -34,6 +34,7 @@ from journeykit_engine.trail import (
 from journeykit_engine.walk import Step
 from journeykit_server import letters, outbox, store
 from journeykit_server.clock import instant, microseconds
+from journeykit_server.doors import JourneyKey
 from journeykit_server.published import Walkable
 from journeykit_server.rows import (
     bucket_of,
@@ -154,6 +155,17 @@ class Work:
         """Take up these people."""
         for row in stored:
             self.people[row.tenant_id, row.user_id] = Standing(row)
+
+    def journeys(self, more: Iterable[Walkable] = ()) -> list[JourneyKey]:
+        """The journeys that these people are inside of, and these."""
+        inside = {
+            (key[0], journey_id)
+            for key, standing in self.people.items()
+            for journey_id, instance in standing.instances.items()
+            if instance.is_live
+        }
+        asked = {(each.program.tenant_id, each.program.journey_id) for each in more}
+        return sorted(inside | asked)
 
     # --- what their walks may ask
 

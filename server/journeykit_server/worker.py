@@ -1,4 +1,4 @@
-"""The worker: two loops beside each other, one that moves people and one that delivers.
+"""The worker: loops beside each other, which move people, deliver, and look who is to be found.
 
 The loops only loop. What a turn does is the runtime's; a turn that fails is told and tried again
 after a pause, so that no loop ever ends before it is told to.
@@ -12,9 +12,12 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
+from whenever import Instant
+
 from journeykit_server.clock import Clock
 from journeykit_server.database import StorageFull, Unavailable
 from journeykit_server.runtime import WAKE_BATCH, Runtime
+from journeykit_server.scanner import Scanner
 
 log = logging.getLogger("journeykit")
 
@@ -35,6 +38,7 @@ class Ticked(NamedTuple):
     woken: int
     caught_up: int
     delivered: int
+    looked: int = 0
 
 
 class Worker:
@@ -44,10 +48,12 @@ class Worker:
         self,
         runtime: Runtime,
         *,
+        scanner: Scanner | None = None,
         poll_seconds: float = POLL_SECONDS,
         reload_seconds: float = RELOAD_SECONDS,
     ) -> None:
         self.runtime = runtime
+        self.scanner = scanner or Scanner(runtime)
         self.clock: Clock = runtime.database.clock
         self.poll_seconds = poll_seconds
         self.reload_seconds = reload_seconds
@@ -70,6 +76,7 @@ class Worker:
         loops = asyncio.gather(
             self._repeat("timers", self._move_people, stop),
             self._repeat("deliveries", self._deliver, stop),
+            self._repeat("looks", self._look, stop),
         )
         try:
             await _either(loops, stop.wait())
@@ -87,7 +94,8 @@ class Worker:
         await self._reload()
         woken = (await self.runtime.wake()).claimed
         caught_up = await self._catch_up()
-        return Ticked(woken, caught_up, sum(await self.runtime.deliver()))
+        looked = await self.scanner.look_once()
+        return Ticked(woken, caught_up, sum(await self.runtime.deliver()), looked)
 
     # --- a turn of each loop; it answers how long to rest
 
@@ -97,12 +105,18 @@ class Worker:
         caught_up = await self._catch_up()
         if woken >= WAKE_BATCH or caught_up:
             return 0
-        return await self._seconds_to_next("timers", woken)
+        return await self._seconds_to_next("timers", woken, self.runtime.next_due)
 
     async def _deliver(self) -> float:
         """Only the first effect of a pass is offered at a time: who gave one may give the next."""
         settled = sum(await self.runtime.deliver())
-        return 0 if settled else await self._seconds_to_next("deliveries", settled)
+        if settled:
+            return 0
+        return await self._seconds_to_next("deliveries", settled, self.runtime.next_due)
+
+    async def _look(self) -> float:
+        looked = await self.scanner.look_once()
+        return 0 if looked else await self._seconds_to_next("looks", 0, self.scanner.next_due)
 
     async def _reload(self) -> None:
         now = self.clock.monotonic()
@@ -116,9 +130,11 @@ class Worker:
             log.info("caught up", extra={"figures": {"events": heard}})
         return heard
 
-    async def _seconds_to_next(self, name: str, done: int) -> float:
+    async def _seconds_to_next(
+        self, name: str, done: int, next_due: Callable[[], Awaitable[Instant | None]]
+    ) -> float:
         database = self.runtime.database
-        due = await self.runtime.next_due()
+        due = await next_due()
         if due is None:
             return self.poll_seconds
         rest: float = (due - await database.read(database.now)).total("seconds")

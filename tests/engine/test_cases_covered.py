@@ -231,6 +231,26 @@ COVERED = {
         sim-no-side-effects""",
     "server/test_cases_of_the_store.py::test_a_simulation_passes_waits_and_counts_them": """
         sim-waits-counted""",
+    "server/test_scanner.py::test_the_first_look_enrols_nobody_and_records_everybody": """
+        sweep-first-scan""",
+    "server/test_scanner.py::test_leaving_and_coming_back_counts_as_entering": """
+        reentry-after-segment-flap""",
+    "server/test_scanner.py::test_sweeps_run_at_their_hours_of_the_accounts_day": """
+        sweep-tehran sweep-gap-hour sweep-overlap-hour""",
+    "server/test_scanner.py::test_an_outage_costs_one_sweep": "sweep-missed-while-down",
+    "server/test_scanner.py::test_a_birthday_comes_on_its_day": """
+        bday-leap-common-year bday-new-year-wrap bday-mar1-common bday-datetime-value""",
+    "server/test_scanner.py::test_the_day_of_a_date_is_the_accounts": "bday-day-is-the-accounts",
+    "server/test_scanner.py::test_unreadable_dates_enrol_nobody_and_are_counted": "bday-bad-values",
+    "server/test_cases_of_delivery.py::test_a_message_is_delivered_as_the_case_tells_it": """
+        tpl-missing-after-wait tpl-no-shadowing tpl-zero-and-false tpl-null-is-missing
+        tpl-empty-string tpl-no-second-pass""",
+    "server/test_cases_of_delivery.py::test_the_values_that_travel_arrive": """
+        props-32-of-33 props-512-exact props-too-long-does-not-use-a-place props-sort-order""",
+    "server/test_cases_of_delivery.py::"
+    "test_a_refusal_for_the_person_is_told_once_and_the_walk_goes_on": """
+        exit-on-unsubscribe-not-retried""",
+    "server/test_governance.py::test_a_text_message_keeps_its_own_hours": "sms-nine-pm-exact",
     "server/test_server_command_line.py::test_a_script_that_forgets_to_close_still_ends": """
         timer-process-exits""",
     "server/test_server_command_line.py::test_importing_opens_nothing_and_starts_no_thread": """

@@ -12,6 +12,21 @@ from tests.engine.walking import START
 
 LINKEDIN_REPLY = {"task": "linkedin_message", "outcome": "replied"}
 
+STOPS = (
+    *("STOP", "stop", "Stopall", "UNSUBSCRIBE", "cancel", "End", "quit", "Revoke", "OPTOUT"),
+    *(
+        " Stop. ",
+        "STOP!!!",
+        '"stop"',
+        "Stop  all",
+        "opt-out",
+        "opt\nout",
+        "\u200fلغو\u200f",
+        "لغو.",
+    ),
+    *("STOPP", "Arrêt", "arre\u0302t", "Baja", "\uff33\uff34\uff2f\uff30", "stop \U0001f621"),
+)
+
 
 def names(name: str, properties: dict[str, Any]) -> tuple[str, ...]:
     """The names of an event; the outcome "spoke" of the task "ring" is a connected call."""
@@ -66,6 +81,75 @@ def test_a_completed_task_counts_by_its_outcome(
     properties: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
     assert names("task_completed", properties) == (*expected, "task_completed")
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"node_id": "ring", "journey_id": 7, "entry_count": 2}, ("task_completed:ring",)),
+        ({"node_id": "ring"}, ("task_completed:ring",)),  # reported by hand
+        ({}, ("task_completed:",)),
+        ({"node_id": "ring", "journey_id": 8, "entry_count": 2}, ()),
+        ({"node_id": "ring", "journey_id": 7, "entry_count": 1}, ()),
+    ],
+)
+def test_only_the_pass_that_gave_a_task_hears_of_it_as_its_own(
+    properties: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    event = Event("task_completed", START, "s1", properties)
+
+    assert signal.names(event, {}, (7, 2)) == (*expected, "task_completed")
+    assert signal.names(event) == ("task_completed",)
+    assert signal.is_report("task_completed:ring")
+
+
+def test_a_task_that_names_no_node_is_taken_for_whichever_is_waited_for() -> None:
+    heard = signal.names(Event("task_completed", START), {}, (7, 2))
+
+    assert signal.first(["task_completed:ring", "task_completed"], heard) == "task_completed:ring"
+    assert signal.first(["reply"], heard) is None
+
+
+@pytest.mark.parametrize("said", STOPS)
+def test_a_text_message_that_is_only_a_stop_word_is_an_opt_out(said: str) -> None:
+    assert names("inbound_sms", {"text": said})[0] == "opt_out"
+    assert names("inbound_sms", {"body": said})[0] == "opt_out"
+    assert "opt_out" not in names("inbound_email", {"text": said})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("don't stop", "stop by the office", "cancel my order", "the end", "stopwatch", "", "?!"),
+        *("stop " * 20, "ends", "st op", None, 5, ["stop"]),
+    ],
+)
+def test_a_text_message_that_says_more_is_a_reply(said: object) -> None:
+    expected = ("reply", "reply:sms", "inbound_sms")
+    assert names("inbound_sms", {"text": said}) == expected
+
+
+def test_whoever_takes_a_message_in_may_know_that_it_is_an_opt_out() -> None:
+    assert names("inbound_sms", {"text": "basta", "opt_out": True})[0] == "opt_out"
+    assert names("inbound_email", {"opt_out": True})[0] == "opt_out"
+    assert names("inbound_email", {"opt_out": "yes"})[0] == "reply"
+    assert names("paid", {"opt_out": True}) == ("paid",)
+
+
+def test_a_mail_outside_a_thread_of_ours_is_no_reply() -> None:
+    assert names("inbound_email", {"in_thread": False}) == ("inbound_email",)
+    assert names("inbound_email", {"in_thread": True})[0] == "reply"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        *(("START", "start"), ("unstop.", "start"), (" Yes! ", "yes"), ("STOP", "stop")),
+        *(("yes please", ""), ("restart", "")),
+    ],
+)
+def test_a_word_takes_a_stop_back(text: str, says: str) -> None:
+    assert signal.said({"text": text}) == says
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_task_is_waited_for() -> None:
     assert task.action == Task(kind="task", task="call", title="Call them")
     assert task.next == "call_1:done"
     assert isinstance(done, ForEvent)
-    assert done.on == {"call_connected": "end_replied", "task_completed": "text"}
+    assert done.on == {"call_connected": "end_replied", "task_completed:call_1": "text"}
     assert (done.timeout, done.on_timeout) == ("3bd", "text")
 
 
@@ -104,7 +104,7 @@ def test_a_task_may_be_named_as_the_type_of_its_step() -> None:
     long = from_steps(steps(ring={"type": "task", "params": {"task": "call", "title": "Ring"}}))
 
     assert short == long
-    assert short.by_id["ring:done"].wait.on == {"task_completed": ""}  # type: ignore[union-attr]
+    assert short.by_id["ring:done"].wait.on == {"task_completed:ring": ""}  # type: ignore[union-attr]
 
 
 def test_what_was_said_in_steps_is_said_in_them_again() -> None:
@@ -364,7 +364,7 @@ def test_only_a_document_with_steps_is_written_in_them() -> None:
         ("settings.jitter", "settings.jitter"),
         ("nodes[1]", "steps.call"),
         ("nodes[1].action.title", "steps.call.params.title"),
-        ("nodes[2].wait.on.task_completed", "steps.call.next.then"),
+        ("nodes[2].wait.on.task_completed:call", "steps.call.next.then"),
         ("nodes[2].wait.on.reply", "steps.call.next.reply"),
         ("nodes[3].wait.unit", "steps.pause.params.duration"),
         ("nodes[3].next", "steps.pause.next.then"),

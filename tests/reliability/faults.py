@@ -136,11 +136,11 @@ class Interrupted(Runtime):
 
     meanwhile: Callable[[], Awaitable[object]] | None = None
 
-    async def _unit(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def unit(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         if self.meanwhile is not None:
             happens, self.meanwhile = self.meanwhile, None
             await happens()
-        return await super()._unit(work)
+        return await super().unit(work)
 
 
 class Held:

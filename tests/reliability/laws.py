@@ -8,7 +8,7 @@ import orjson
 from sqlalchemy import select, text
 
 from journeykit_server.database import Database
-from journeykit_server.tables import dead_letters, journal, messages, outbox
+from journeykit_server.tables import dead_letters, deferred_sends, journal, messages, outbox
 from journeykit_server.verify import verify
 from tests.reliability.stage import rows
 
@@ -58,7 +58,7 @@ async def broken(database: Database) -> list[str]:
 
 
 async def _effects(database: Database) -> list[str]:
-    """Each effect that a walk wanted is in one place: waiting, settled, or dead."""
+    """Each effect that a walk wanted is in one place: waiting, put off, settled, or dead."""
     wanted: Counter[str] = Counter()
     for (trail,) in await rows(database, select(journal.c.trail)):
         for record in map(orjson.loads, filter(None, trail.split("\n"))):
@@ -68,7 +68,7 @@ async def _effects(database: Database) -> list[str]:
             elif record["what"] == "suppressed" and record.get("message_id"):
                 wanted[record["message_id"]] += 1
     kept: Counter[str] = Counter()
-    for table in (outbox, messages):
+    for table in (outbox, deferred_sends, messages):
         kept.update(name for (name,) in await rows(database, select(table.c.message_id)))
     dead = select(dead_letters.c.letter_id).where(dead_letters.c.kind == "effect")
     kept.update(name.removeprefix("effect:") for (name,) in await rows(database, dead))

@@ -438,10 +438,11 @@ async def test_c12_a_mark_whose_answer_was_lost_is_not_offered_again(database: D
     runtime = await reminded(database)
     await runtime.wake()
 
-    with lost_answer(database, commit=3) as asked:  # after the claim and what the provider keeps
+    # after the claim, the decision, and what the provider keeps
+    with lost_answer(database, commit=4) as asked:
         assert await runtime.deliver() == Settled(lost=1)
 
-    assert len(asked) == 4
+    assert len(asked) == 5
     later(database, A_CLAIMED_EFFECT)
     assert await Runtime(database).deliver() == Settled()
     assert await taken(database) == {REMINDED: 1}

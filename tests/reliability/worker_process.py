@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant, TimeDelta
 
 from journeykit_server import __main__ as journeykit_command
-from journeykit_server import database, outbox, published, runtime, worker
+from journeykit_server import claiming, database, outbox, published, runtime, scanner, worker
 from journeykit_server import waking as journeykit_waking
 from journeykit_server.clock import Clock, instant
 from journeykit_server.database import Database
@@ -73,8 +73,9 @@ def shorten(plan: Plan) -> None:
     runtime.SWEEP_SECONDS = plan.sweep_seconds
     waking.TRUST_SECONDS = plan.lease_seconds * 2 / 3
     waking.TOO_NEW_PAUSE = TimeDelta(seconds=plan.lease_seconds)
-    outbox.LEASE_SECONDS = plan.lease_seconds
+    claiming.LEASE_SECONDS = plan.lease_seconds
     outbox.SWEEP_SECONDS = plan.lease_seconds
+    scanner.LEASE = TimeDelta(seconds=plan.lease_seconds)
     worker.DRAIN_SECONDS = plan.drain_seconds
     published.DOCUMENT_FORMAT = plan.document_format
     database.POSTGRESQL_SETTINGS["idle_in_transaction_session_timeout"] = f"{plan.idle_seconds}s"
@@ -108,7 +109,7 @@ class Halts:
 class Planned(Runtime):
     """The product's runtime, with places where something may happen."""
 
-    def __init__(self, plan: Plan, database: Database, *, shard: int) -> None:
+    def __init__(self, plan: Plan, database: Database, *, provider: Provider, shard: int) -> None:
         self.plan = plan
         self.halts = Halts(plan.halts)
         outside = Outside(plan.outside) if plan.outside else LogProvider(database)
@@ -124,10 +125,10 @@ class Planned(Runtime):
     async def deliver(self, limit: int = outbox.BATCH) -> Settled:
         return await super().deliver(min(limit, self.plan.most_effects))
 
-    async def _unit(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def unit(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         if self.leases:  # it is timers that are to be walked
             await self.halts.at("claimed")
-        return await super()._unit(work)
+        return await super().unit(work)
 
 
 def _halt_before_commit(halts: Halts) -> None:

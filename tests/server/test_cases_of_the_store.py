@@ -105,12 +105,12 @@ class Slow(Runtime):
     looker: Shop
     seen: list[Woken]
 
-    async def _unit(self, work: Any) -> Any:
+    async def unit(self, work: Any) -> Any:
         for _ in range(self.seconds):
             self.seen.append(
                 await self.looker.wakes(self.looker.clock.now() + TimeDelta(seconds=1))
             )
-        return await super()._unit(work)
+        return await super().unit(work)
 
 
 @pytest.mark.parametrize(

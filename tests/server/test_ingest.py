@@ -110,7 +110,7 @@ async def test_another_event_with_the_same_id_is_named_and_the_first_is_kept(
 ) -> None:
     await shop.hears(track("ann", "signed_up", "m1", plan=True))
 
-    assert await shop.hears(track("ann", "paid", "m2"), other) == Receipt(1, 0, ("m1",))
+    assert await shop.hears(track("ann", "paid", "m2"), other) == Receipt(1, 0, ("m1",), unmatched=1)
     first, second = sorted(await shop.rows(events), key=lambda row: row.event_id)
     assert (first.user_id, first.name, first.properties) == ("ann", "signed_up", {"plan": True})
     assert second.event_id == "m2"
@@ -119,7 +119,7 @@ async def test_another_event_with_the_same_id_is_named_and_the_first_is_kept(
 async def test_two_events_with_one_id_in_one_batch_are_a_conflict_too(shop: Shop) -> None:
     receipt = await shop.hears(track("ann", "signed_up", "m1"), track("bob", "signed_up", "m1"))
 
-    assert receipt == Receipt(1, 0, ("m1",))
+    assert receipt == Receipt(1, 0, ("m1",), unmatched=1)
     assert [row.user_id for row in await shop.rows(events)] == ["ann"]
 
 
@@ -135,13 +135,15 @@ async def test_the_same_id_from_another_source_or_tenant_is_another_event(shop: 
     await shop.hears(track("ann", "paid", "m1"))
 
     by_till = track("ann", "paid", "m1")._replace(source="till")
-    assert await shop.hears(by_till) == Receipt(accepted=1)
-    assert await shop.hears(track("ann", "paid", "m1"), tenant_id=2) == Receipt(accepted=1)
+    assert await shop.hears(by_till) == Receipt(accepted=1, unmatched=1)
+    assert await shop.hears(track("ann", "paid", "m1"), tenant_id=2) == Receipt(accepted=1, unmatched=1)
     assert len(await shop.rows(events)) == 3
 
 
 async def test_events_without_an_id_are_each_their_own(shop: Shop) -> None:
-    assert await shop.hears(track("ann", "paid"), track("ann", "paid")) == Receipt(accepted=2)
+    receipt = await shop.hears(track("ann", "paid"), track("ann", "paid"))
+
+    assert receipt == Receipt(accepted=2, unmatched=2)
     assert len({row.event_id for row in await shop.rows(events)}) == 2
 
 
@@ -205,7 +207,7 @@ async def test_ids_of_the_longest_kind_are_kept(shop: Shop) -> None:
     longest = "".join(chr(0x10000 + 7 * i) for i in range(200))
     event = track(longest, longest, longest)._replace(source=longest)
 
-    assert await shop.hears(event) == Receipt(accepted=1)
+    assert await shop.hears(event) == Receipt(accepted=1, unmatched=1)
     assert await shop.hears(event) == Receipt(duplicates=1)
 
 
@@ -611,7 +613,7 @@ async def test_more_than_one_transaction_takes_is_taken_in_several(shop: Shop) -
 async def test_an_event_that_concerns_nobody_is_history_alone(shop: Shop) -> None:
     await shop.opens(END)
 
-    await shop.hears(track("ann", "nothing"))
+    assert await shop.hears(track("ann", "nothing")) == Receipt(accepted=1, unmatched=1)
 
     assert len(await shop.rows(events)) == 1
     assert await shop.rows(instances) == await shop.rows(journal) == []

@@ -32,10 +32,12 @@ from journeykit_server.tables import (
     dead_letters,
     inbox,
     messages,
+    node_stats,
     outbox,
     profiles,
     timers,
 )
+from journeykit_server.verify import verify
 from tests.databases import START, open_database
 
 AT = microseconds(START)
@@ -81,7 +83,7 @@ def later(database: Database, seconds: int) -> Instant:
     return database.clock.now()
 
 
-async def nobody_enters(tenant_id: int, items: Sequence[Item]) -> None:
+async def nobody_enters(tenant_id: int, items: Sequence[Item]) -> Sequence[Outcome]:
     raise AssertionError("nothing here is an entry")
 
 
@@ -112,7 +114,7 @@ async def die(database: Database, mailbox: Mailbox) -> Outbox:
             position=position,
             node_id="hello",
             kind="send",
-            payload='{"kind":"send","channel":"email"}',
+            payload='{"kind":"send","channel":"email","template_id":3,"budget":"news"}',
             is_holdout=False,
             created_at=AT,
             try_at=AT,
@@ -174,7 +176,10 @@ async def test_a_skipped_effect_counts_as_suppressed(database: Database) -> None
     assert (first.message_id, first.state, first.reason) == ("first", "suppressed", "skipped")
     assert (first.channel, first.kind, first.attempts) == ("email", "send", 1)
     assert (first.node_id, first.entry_count, first.created_at) == ("hello", 1, AT)
+    assert (first.template_id, first.budget) == (3, "news")
     assert (second.message_id, second.state) == ("second", "delivered")
+    assert await verify(database) == [], "the counter of the node has it"
+    assert [row.suppressed for row in await read(database, node_stats)] == [1]
     assert mailbox.offered == ["first", "second"]
 
 

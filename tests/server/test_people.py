@@ -283,7 +283,7 @@ class Answers:
         return [self.answers[item.message_id] for item in items]
 
 
-async def nobody_enters(tenant_id: int, items: Sequence[Item]) -> None:
+async def nobody_enters(tenant_id: int, items: Sequence[Item]) -> Sequence[Outcome]:
     raise AssertionError("no effect here enters a journey")
 
 

@@ -504,11 +504,11 @@ class Overtaken(Runtime):
 
     shop: Shop
 
-    async def _unit(self, work: Any) -> Any:
+    async def unit(self, work: Any) -> Any:
         shop = self.shop
         shop.clock.set(shop.clock.now() + LEASE)
         await claims_and_dies(shop)
-        return await super()._unit(work)
+        return await super().unit(work)
 
 
 async def test_a_worker_that_was_overtaken_writes_nothing(shop: Shop) -> None:

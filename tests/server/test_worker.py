@@ -16,6 +16,7 @@ from journeykit_server import worker as working
 from journeykit_server.database import Database, StorageFull, Unavailable
 from journeykit_server.outbox import Settled
 from journeykit_server.runtime import WAKE_BATCH, Runtime
+from journeykit_server.scanner import Scanner
 from journeykit_server.tables import deliveries, messages
 from journeykit_server.waking import Woken
 from journeykit_server.worker import Ticked, Worker
@@ -36,6 +37,7 @@ class Turns:
         self.asked: list[tuple[str, float]] = []
         self.answers: dict[str, Callable[[int], Any]] = {}
         self.due: Instant | None = None
+        self.looks_due: Instant | None = None
 
     def times(self, name: str) -> list[float]:
         """The seconds since the start at which this was asked for."""
@@ -63,11 +65,32 @@ class Turns:
     async def deliver(self) -> Settled:
         return cast(Settled, await self._asked("deliver", Settled()))
 
+    @property
+    def scanner(self) -> Scanner:
+        return cast(Scanner, Lookings(self))
+
     async def next_due(self) -> Instant | None:
         return self.due
 
     async def release(self) -> None:
         await self._asked("release", None)
+
+
+class Lookings:
+    """A scanner that only notes what it is asked; unless a test answers, its first step goes on
+    until the worker stops, so that its rests do not move the clock."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+
+    async def look_once(self) -> int:
+        if "look" not in self.turns.answers:
+            await self.turns.stop.wait()
+            return 0
+        return cast(int, await self.turns._asked("look", 0))
+
+    async def next_due(self) -> Instant | None:
+        return self.turns.looks_due
 
 
 @pytest.fixture
@@ -90,7 +113,7 @@ def turns(alone: Database, stop: asyncio.Event) -> Turns:
 
 @pytest.fixture
 def worker(turns: Turns) -> Worker:
-    return Worker(cast(Runtime, turns))
+    return Worker(cast(Runtime, turns), scanner=turns.scanner)
 
 
 async def test_a_tick_is_one_pass_of_everything_and_counts(turns: Turns, worker: Worker) -> None:
@@ -98,15 +121,17 @@ async def test_a_tick_is_one_pass_of_everything_and_counts(turns: Turns, worker:
         "wake": lambda _: Woken(claimed=7, advanced=6, failed=1),
         "catch_up": lambda _: 2,
         "deliver": lambda _: Settled(delivered=3, dead=1),
+        "look": lambda _: 1,
     }
 
-    assert await worker.tick() == Ticked(woken=7, caught_up=2, delivered=4)
-    assert [name for name, _ in turns.asked] == ["reload", "wake", "catch_up", "deliver"]
+    assert await worker.tick() == Ticked(woken=7, caught_up=2, delivered=4, looked=1)
+    assert [name for name, _ in turns.asked] == ["reload", "wake", "catch_up", "look", "deliver"]
 
 
 async def test_the_published_set_is_read_again_when_it_is_30_seconds_old(
     turns: Turns, worker: Worker
 ) -> None:
+    turns.answers["look"] = lambda _: 0
     for _ in range(62):
         await worker.tick()
         await turns.database.clock.sleep(1)
@@ -165,6 +190,27 @@ async def test_what_is_due_and_cannot_be_had_is_asked_for_less_and_less(
     asked = turns.times("wake")
     gaps = [round(b - a, 3) for a, b in pairwise(asked)]
     assert gaps[:8] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1, 1]
+
+
+async def test_a_look_is_gone_on_with_without_a_rest_and_begun_when_it_is_due(
+    turns: Turns, worker: Worker, stop: asyncio.Event
+) -> None:
+    turns.looks_due = START + TimeDelta(milliseconds=1_300)
+    turns.answers = {
+        "look": lambda time: 1 if time < 3 else 0,
+        "wake": lambda _: waiting(stop),
+        "deliver": lambda _: waiting(stop),
+    }
+
+    await worker.run(stop)
+
+    assert turns.times("look")[:5] == [0, 0, 0, 1, 1.3]
+
+
+async def waiting(stop: asyncio.Event) -> Any:
+    """A turn that goes on until the worker stops."""
+    await stop.wait()
+    return Settled()
 
 
 async def test_a_fault_is_logged_with_where_it_was_and_the_loop_goes_on(
@@ -242,7 +288,7 @@ async def test_a_stopped_worker_ends_what_runs_begins_nothing_and_gives_back(
 
     turns.answers["wake"] = lambda _: batch()
 
-    await Worker(cast(Runtime, turns)).run(stop)
+    await Worker(cast(Runtime, turns), scanner=turns.scanner).run(stop)
     await database.close()
 
     assert ended == ["batch"]
@@ -262,11 +308,15 @@ async def test_a_batch_that_does_not_end_is_left_after_the_time_to_drain(
     turns.answers["deliver"] = lambda _: forever()
     asyncio.get_running_loop().call_later(0.05, stop.set)
 
-    await Worker(cast(Runtime, turns)).run(stop)
+    await Worker(cast(Runtime, turns), scanner=turns.scanner).run(stop)
     await database.close()
 
     assert "what ran did not end within 0.1 s and is left" in caplog.messages
     assert turns.asked[-1][0] == "release"
+
+
+def made_to_rest(turns: Turns) -> Worker:
+    return Worker(cast(Runtime, turns), scanner=turns.scanner, poll_seconds=3_600)
 
 
 async def test_a_stop_ends_a_rest(tmp_path: Path, stop: asyncio.Event) -> None:
@@ -274,7 +324,7 @@ async def test_a_stop_ends_a_rest(tmp_path: Path, stop: asyncio.Event) -> None:
     turns = Turns(database, stop, most=1_000)
     asyncio.get_running_loop().call_later(0.05, stop.set)
 
-    await asyncio.wait_for(Worker(cast(Runtime, turns), poll_seconds=3_600).run(stop), 60)
+    await asyncio.wait_for(made_to_rest(turns).run(stop), 60)
     await database.close()
 
     assert len(turns.times("wake")) == 1

@@ -50,10 +50,19 @@ OF_THE_WORLD = (
     "eject",
     "evaluator_error",  # asking about somebody fails for a while
     "newer_format",  # a version that only a newer journeykit can walk, until all are upgraded
+    "provider_unreachable",  # this channel will never reach this person
+    "provider_retry_after",  # it says when to come again
+    "journey_pause",  # in one of its three modes, for hours or days
+    "journey_archive",  # for good
+    "journey_delete",  # into the bin, and out of it days later
+    "person_pause",  # one person is held where they are, for hours or days
+    "signal",  # somebody tells one journey something about one person
 )
 """What happens outside the calls, by the chance of each occasion."""
 
 KINDS = (*AT_CALLS, *OF_THE_WORLD)
+CONTROLS = ("journey_pause", "journey_archive", "journey_delete", "person_pause", "signal")
+SELDOM, OFTEN = (0.02, 0.05, 0.2), (0.05, 0.1, 0.3)  # chances; what somebody does has few occasions
 AFTER_THE_CALL = ("kill_after", "lost_ack")
 INSTEAD_OF_THE_CALL = ("error_before_commit", "busy", "io_error", "drop")
 
@@ -83,7 +92,9 @@ def swarm(seed: int) -> Profile:
     between = MOST_STRIKES_EVERY if seed % 20 == 1 else drawn.choice(STRIKE_EVERY)
     at_calls = tuple(kind for kind in AT_CALLS if drawn.random() < share)
     chances = {
-        kind: drawn.choice((0.02, 0.05, 0.2)) for kind in OF_THE_WORLD if drawn.random() < share
+        kind: drawn.choice(OFTEN if kind in CONTROLS else SELDOM)
+        for kind in OF_THE_WORLD
+        if drawn.random() < share
     }
     return Profile(at_calls, between, chances)
 

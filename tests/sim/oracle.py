@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import orjson
+from whenever import Instant
 
 from journeykit_engine import journal, profile, walk
 from journeykit_engine.graph import Graph
@@ -23,6 +24,7 @@ from journeykit_engine.program import Program, compile_graph
 from journeykit_engine.signal import Event
 from journeykit_engine.trail import AddToSegment, Entry, WriteTrait
 from journeykit_engine.walk import Step
+from journeykit_server import published
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.rows import INSTANCE_COLUMNS, read_instance
 from tests.sim.workload import TENANT
@@ -48,24 +50,35 @@ class Oracle:
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self.raw = raw
-        self.marks = [0]
+        self.marks: list[tuple[int, float]] = [(0, 0.0)]
         self.republished: set[int] = set()
 
-    def committed(self) -> None:
+    def committed(self, now: float) -> None:
         (last,) = self.raw.execute("SELECT max(seq) FROM sim_log").fetchone()
-        if last is not None and last > self.marks[-1]:
-            self.marks.append(last)
+        if last is not None and last > self.marks[-1][0]:
+            self.marks.append((last, now))
 
     def findings(self) -> list[str]:
         again = _Again(self.raw, self.republished)
-        for low, high in zip(self.marks, self.marks[1:], strict=False):
-            again.transact(self.raw.execute(LOG, (low, high)).fetchall())
+        for (low, _), (high, now) in zip(self.marks, self.marks[1:], strict=False):
+            again.transact(self.raw.execute(LOG, (low, high)).fetchall(), now)
             if len(again.findings) > MOST_FINDINGS:
                 return again.findings
         return again.findings + again.differences(self.raw)
 
 
 LOG = "SELECT * FROM sim_log WHERE seq > ? AND seq <= ? ORDER BY seq"
+
+
+class Door(NamedTuple):
+    """What a journey lets happen, and since when (virtual seconds)."""
+
+    moves: bool
+    takes_in: bool
+    since: float
+
+
+OPEN = Door(True, True, -math.inf)
 
 
 class _Known:
@@ -119,14 +132,15 @@ class _Again:
             (row["journey_id"], row["version"]): row["document"]
             for row in raw.execute("SELECT * FROM versions")
         }
-        published = raw.execute("SELECT journey_id FROM journeys WHERE status = 'published'")
-        self.steady = sorted(row["journey_id"] for row in published)
-        self.steady = [j for j in self.steady if j not in republished]
+        known = raw.execute("SELECT journey_id FROM journeys ORDER BY journey_id")
+        self.steady = [j for (j,) in known.fetchall() if j not in republished]
+        self.doors: dict[int, Door] = {}
         self.queued: set[tuple[str, int, int]] = set()
         self.waiting: dict[tuple[str, int], set[int]] = {}
         self.numbers = {row["event_id"]: number for number, row in self.events.items()}
         self.heard: dict[str, Event] = {}
         self.people: dict[str, _Known] = {}
+        self.now = 0.0
         self.findings: list[str] = []
 
     def known(self, user_id: str) -> _Known:
@@ -135,10 +149,14 @@ class _Again:
     def program(self, journey_id: int, version: int) -> Readied:
         return _readied(self.versions[journey_id, version])
 
-    def transact(self, log: Sequence[Row]) -> None:
+    def transact(self, log: Sequence[Row], now: float) -> None:
         """One transaction: what arrived in it, and the steps that were taken."""
+        self.now = now
         steps: dict[tuple[str, int, str], list[Row]] = {}
         for row in log:
+            if row["what"] == "door":
+                door = Door(bool(row["number"]), bool(row["step"]), now)
+                self.doors[row["journey_id"]] = door
             if row["what"] == "heard":
                 self.waiting[row["user_id"], row["journey_id"]].discard(row["number"])
             if row["what"] == "queued":
@@ -177,9 +195,22 @@ class _Again:
         event = _no_earlier(event, instance)
         steps: Sequence[Step] = ()
         if instance is not None and instance.is_live:
-            steps = [s for s in walk.hear(current, known.person, instance, event) if s.trail]
-        if steps or walk.triggers(current, event):
+            standing = self._standing(instance, event)
+            steps = [s for s in walk.hear(current, known.person, standing, event) if s.trail]
+        if steps or (self._is_known_open(journey_id) and walk.triggers(current, event)):
             self._wrong(17, known, journey_id, f"never heard {event.name} {event.id}")
+
+    def _standing(self, instance: Instance, event: Event) -> Instance:
+        """The pass as an event finds it: in a journey that stands still it is as if paused."""
+        door = self.doors.get(instance.journey_id, OPEN)
+        if door.moves or instance.paused_at:
+            return instance
+        return instance._replace(paused_at=event.at)
+
+    def _is_known_open(self, journey_id: int) -> bool:
+        """Whether the journey takes people in and every process has heard of it by now."""
+        door = self.doors.get(journey_id, OPEN)
+        return door.takes_in and self.now - door.since > published.RELOAD_SECONDS
 
     def _again(
         self, known: _Known, journey_id: int, event: Event | None, told: Sequence[Row]
@@ -191,7 +222,8 @@ class _Again:
         if event is not None and instance is not None and instance.is_live:
             inside = self.program(journey_id, instance.version)
             event = _no_earlier(event, instance)
-            steps = walk.hear(inside.program, known.person, instance, event)
+            standing = self._standing(instance, event)
+            steps = walk.hear(inside.program, known.person, standing, event)
             for step, row in zip([step for step in steps if step.trail], told, strict=False):
                 if row["version"] == instance.version and not _is_entry(row):
                     self._compare(known, journey_id, inside, step, row)
@@ -207,7 +239,7 @@ class _Again:
     ) -> None:
         """An event that waits to be heard is heard before later ones, and before a timer."""
         waiting = self.waiting.get((known.person.user_id, journey_id))
-        if not waiting or _is_ejection(row):
+        if not waiting or _first(row) in ("paused", "resumed") or _is_ejection(row):
             return
         number = math.inf if event is None else self.numbers[event.id]
         if min(waiting) < number:
@@ -226,6 +258,10 @@ class _Again:
         at = instant(row["at"])
         if _is_ejection(row):
             return walk.leave(program, person, instance, at)
+        if _first(row) == "paused":
+            return walk.pause(person, instance, at)
+        if _first(row) == "resumed":
+            return _let_go(program, person, instance, at)
         return walk.resume(program, person, instance, at)
 
     def _compare(
@@ -271,9 +307,20 @@ def _no_earlier(event: Event, instance: Instance | None) -> Event:
     return event if instance is None else event._replace(at=max(event.at, instance.updated_at))
 
 
+def _let_go(program: Program, person: Person, instance: Instance, at: Instant) -> Step:
+    """A person who was held goes on; a time that has passed is left to its timer."""
+    step = walk.unpause(program, person, instance._replace(wake_at=None), at)
+    assert step.instance is not None
+    return step._replace(instance=step.instance._replace(wake_at=instance.wake_at))
+
+
+def _first(row: Row) -> str:
+    """What a step begins with."""
+    return str(json.loads(row["trail"].partition("\n")[0])["what"])
+
+
 def _is_entry(row: Row) -> bool:
-    first = json.loads(row["trail"].partition("\n")[0])
-    return first["what"] in ("entered", "refused")
+    return _first(row) in ("entered", "refused")
 
 
 def _is_ejection(row: Row) -> bool:

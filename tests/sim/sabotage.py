@@ -6,7 +6,7 @@ oracle walks with the engine as it was when this was imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import SimpleNamespace
@@ -21,10 +21,27 @@ from journeykit_engine.instance import Instance, Person
 from journeykit_engine.program import Program
 from journeykit_engine.signal import Event
 from journeykit_engine.walk import Step
-from journeykit_server import hearing, outbox, runtime, store, waking
+from journeykit_server import (
+    claiming,
+    deferring,
+    governance,
+    hearing,
+    lifecycle,
+    looks,
+    outbox,
+    recording,
+    runtime,
+    scanner,
+    steering,
+    store,
+    subscriptions,
+    waking,
+)
 from journeykit_server.bulk import Insert, Select, Update
 from journeykit_server.delivery import Item
-from journeykit_server.incoming import event_row
+from journeykit_server.doors import OPEN, Door, JourneyKey
+from journeykit_server.incoming import Incoming, entering, event_row
+from journeykit_server.policy import Policy
 from journeykit_server.rows import INSTANCE_KEY, INSTANCE_VALUES
 from journeykit_server.tables import instances, journal
 from journeykit_server.work import Work
@@ -172,7 +189,7 @@ def no_dedupe() -> Iterator[None]:
     def fresh(tenant_id: int, number: int, event: Any, now: Any) -> tuple[Any, ...]:
         return event_row(tenant_id, number, event._replace(id=f"{event.id}#{next(count)}"), now)
 
-    with patch.object(runtime, "event_row", fresh):
+    with patch.object(recording, "event_row", fresh):
         yield
 
 
@@ -187,8 +204,8 @@ def settle_without_token() -> Iterator[None]:
 
 def no_order() -> AbstractContextManager[Any]:
     """Every effect that is due is offered, not only the first of its pass."""
-    look = _changed(outbox.SQLITE_LOOK, "h.message_id = o.message_id AS is_head", "1 AS is_head")
-    return patch.object(outbox, "SQLITE_LOOK", look)
+    look = _changed(claiming.SQLITE_LOOK, "h.message_id = o.message_id AS is_head", "1 AS is_head")
+    return patch.object(claiming, "SQLITE_LOOK", look)
 
 
 def no_visit_number() -> AbstractContextManager[Any]:
@@ -279,6 +296,153 @@ def journal_forgives() -> Iterator[None]:
         yield
 
 
+async def _all_open(
+    connection: AsyncConnection, keys: Iterable[JourneyKey], *, locks: bool = True
+) -> dict[JourneyKey, Door]:
+    return dict.fromkeys(keys, OPEN)
+
+
+def no_door() -> AbstractContextManager[Any]:
+    """People enter a journey that is closed and walk on in one that stands still."""
+    return patch.object(runtime, "doors", _all_open)
+
+
+def no_door_for_messages() -> AbstractContextManager[Any]:
+    """What is on its way goes out although its journey stands still."""
+    return patch.object(governance, "doors", _all_open)
+
+
+def no_going_on() -> AbstractContextManager[Any]:
+    """What stood still stays where it was put when its journey goes on."""
+
+    async def nothing(*arguments: Any) -> int:
+        return 0
+
+    return patch.object(lifecycle, "go_on", nothing)
+
+
+@contextmanager
+def holding_is_forgotten() -> Iterator[None]:
+    """A person who is held keeps their timer and walks on."""
+
+    def hold(person: Person, instance: Instance, at: Any) -> Step:
+        step = walk.pause(person, instance, at)
+        assert step.instance is not None
+        return step._replace(instance=step.instance._replace(paused_at=None))
+
+    names = {name: getattr(walk, name) for name in ("leave", "unpause")}
+    with patch.object(steering, "walk", SimpleNamespace(pause=hold, **names)):
+        yield
+
+
+@contextmanager
+def looks_have_no_name() -> Iterator[None]:
+    """The event by which a look takes somebody in has an id of its own at every try."""
+    count = iter(range(10**9))
+
+    def named(journey_id: int, user_id: str, event_id: str, source: str) -> Incoming:
+        return entering(journey_id, user_id, f"{event_id}-{next(count)}", source)
+
+    with patch.object(scanner, "entering", named):
+        yield
+
+
+@contextmanager
+def looks_are_one() -> Iterator[None]:
+    """All looks of a journey have one name, so that somebody is found once and never again."""
+
+    def named(journey_id: int, user_id: str, event_id: str, source: str) -> Incoming:
+        return entering(journey_id, user_id, f"scan-{journey_id}-0-{user_id}", source)
+
+    with patch.object(scanner, "entering", named):
+        yield
+
+
+@contextmanager
+def first_look_enrols() -> Iterator[None]:
+    """Who is in a segment at the first look is taken for somebody who has just come."""
+    begun = looks.begun
+
+    def eager(*arguments: Any) -> looks.Look:
+        return begun(*arguments)._replace(is_first=False)
+
+    with patch.object(looks, "begun", eager):
+        yield
+
+
+@contextmanager
+def page_before_people() -> Iterator[None]:
+    """A page is taken for done before its people are asked in."""
+    enrol, keep = scanner.Scanner._enrol, scanner.Scanner._keep
+    later: list[Any] = []
+
+    async def put_off(self: scanner.Scanner, *arguments: Any) -> None:
+        later.append(arguments)
+
+    async def kept(self: scanner.Scanner, *arguments: Any, **options: Any) -> None:
+        put, later[:] = list(later), []
+        await keep(self, *arguments, **options)
+        for each in put:
+            await enrol(self, *each)
+
+    with (
+        patch.object(scanner.Scanner, "_enrol", put_off),
+        patch.object(scanner.Scanner, "_keep", kept),
+    ):
+        yield
+
+
+@contextmanager
+def deferral_loses_values() -> Iterator[None]:
+    """A message that is put off forgets what the event said."""
+    row = deferring.deferred_row
+
+    def forgetful(item: Item, outcome: Any) -> deferring.DeferredRow:
+        payload = {name: value for name, value in item.payload.items() if name != "event"}
+        return row(item._replace(payload=payload), outcome)
+
+    with patch.object(deferring, "deferred_row", forgetful):
+        yield
+
+
+def deferral_for_ever() -> AbstractContextManager[Any]:
+    """A message that is put off is never looked at again."""
+
+    async def nothing(*arguments: Any) -> int:
+        return 0
+
+    return patch.object(deferring, "release", nothing)
+
+
+def no_reservation() -> AbstractContextManager[Any]:
+    """A message takes no place in the caps of its person."""
+
+    async def nothing(*arguments: Any) -> int:
+        return 0
+
+    return patch.object(governance, "RESERVE", SimpleNamespace(run=nothing))
+
+
+def no_cap() -> AbstractContextManager[Any]:
+    """There is always a place left."""
+    return patch.object(governance._Day, "is_full", lambda *arguments: False)
+
+
+def no_consent() -> AbstractContextManager[Any]:
+    """Nobody is asked whether they want to hear from us."""
+    return patch.object(subscriptions, "allows", lambda *arguments: True)
+
+
+def no_quiet_hours() -> AbstractContextManager[Any]:
+    """It is never too late for a message."""
+    return patch.object(Policy, "window", lambda self, zone: None)
+
+
+def withheld_uncounted() -> AbstractContextManager[Any]:
+    """What is withheld at the last moment is not counted."""
+    return patch.object(outbox._Sorting, "counts", lambda self, shard: [])
+
+
 SABOTAGES: Mapping[str, Sabotage] = {
     name: sabotage
     for name, sabotage in list(globals().items())
@@ -289,6 +453,20 @@ SABOTAGES: Mapping[str, Sabotage] = {
 """By name: every guard that can be taken out."""
 
 OUTAGE = Profile((), 1.0, {"evaluator_error": 0.9})
+CONTROL = Profile(
+    (),
+    1.0,
+    {
+        "journey_pause": 0.6,
+        "journey_archive": 0.05,
+        "journey_delete": 0.3,
+        "person_pause": 0.5,
+        "provider_error": 0.3,
+    },
+)
+OUT_AND_STOPPED = Profile(
+    (), 1.0, {"provider_down": 0.9, "journey_pause": 0.9, "journey_archive": 0.1}
+)
 STOPS = Profile(("pause",), 15.0, {})
 WEATHER: Mapping[str, Profile] = {
     "no_claim_fence": STOPS,
@@ -297,6 +475,11 @@ WEATHER: Mapping[str, Profile] = {
     "tried_for_ever": OUTAGE,
     "no_queue": OUTAGE,
     "one_fails_all": OUTAGE,
+    "no_door": CONTROL,
+    "no_door_for_messages": OUT_AND_STOPPED,
+    "no_going_on": CONTROL,
+    "holding_is_forgotten": CONTROL,
+    "page_before_people": Profile(("kill_before", "kill_after"), 15.0, {}),
     "offered_for_ever": Profile((), 1.0, {"provider_down": 0.9}),
     "settle_without_token": Profile(("pause", "slow_database"), 20.0, {"provider_slow": 0.3}),
 }

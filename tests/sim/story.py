@@ -26,23 +26,37 @@ from journeykit_engine import program
 from journeykit_engine.facts import Predicate
 from journeykit_engine.graph import Graph
 from journeykit_server import letters, published, publishing
-from journeykit_server.clock import SeededChance
+from journeykit_server.clock import SeededChance, microseconds
 from journeykit_server.database import Database, Unavailable
+from journeykit_server.delivery import Item
 from journeykit_server.incoming import Incoming
 from journeykit_server.published import DOCUMENT_FORMAT
 from journeykit_server.runtime import NotEnterable, Runtime
 from tests.sim import workload
+from tests.sim.controls import Controls
 from tests.sim.faults import Faults, swarm
+from tests.sim.gates import Gates, store_policy
 from tests.sim.invariants import Referee, Wrong, statements
 from tests.sim.loop import OUTSIDE, SimLoop, Stalled
 from tests.sim.oracle import Oracle
 from tests.sim.sqlite_shim import Storage, templates
-from tests.sim.workload import CALLED, DAY, DAYS, JOURNEYS, REPUBLISHED, TENANT, Action, Workload
-from tests.sim.world import Lost, SimClock, World
+from tests.sim.workload import (
+    CALLED,
+    DAY,
+    DAYS,
+    JOURNEYS,
+    LOOKED_FOR,
+    REPUBLISHED,
+    TENANT,
+    Action,
+    Workload,
+)
+from tests.sim.world import LOOK_SECONDS, Lost, SimClock, World
 
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 90.0  # how long a client waits for an answer before it asks somebody else
+LAST_LOOKS_SECONDS = 2.5 * LOOK_SECONDS  # at least one look begins and ends when all is said
 PEACE_DAYS = 45  # the longest stay in a journey is 30 days
 OCCASIONS = 8  # moments at which something may happen that nobody who walks has caused
 GLANCE_EVERY = 40  # commits between two looks of the referee
@@ -74,7 +88,10 @@ class Story:
         self.world = World(seed, path, faults, processes=2 + seed % 2)
         self.world.evaluator = self.evaluator
         self.world.storage.told.append(self._committed)
-        self.referee = Referee(self.world.raw, self.world.outside)
+        self.gates = Gates(self.world.raw, work.policy)
+        self.world.outside.may_go_out = self._may_go_out
+        self.referee = Referee(self.world.raw, self.world.outside, self.gates)
+        self.controls = Controls(self, work, faults, self.world.raw, seed)
         self.oracle = Oracle(self.world.raw)
         self.commits = 0
         self.deaf_until = 0.0
@@ -87,15 +104,22 @@ class Story:
 
     async def run(self) -> None:
         self._choose_journeys()
+        if self.work.policy is not None:
+            store_policy(self.world.raw, TENANT, self.work.policy)
+        self.world.scanning = self.work.scans
         self.world.start()
         self.faults.is_quiet = False
-        self._begin(self._mischief())
+        self.begin(self._mischief())
         for action in self.work.actions:
             await self._until(action.at)
-            self._begin(self._client(action))
+            self.begin(self._client(action))
         await self._until(DAYS * DAY)
         await self._restore_formats()
         self.world.heal()
+        await self.controls.all_go_on()
+        if set(self.work.journeys).intersection(LOOKED_FOR):
+            self.world.scanning = (0.0, self.world.now() + LAST_LOOKS_SECONDS)
+        self.world.nudge()
         await self._peace()
         await self._retry()
         await self._peace()
@@ -108,7 +132,7 @@ class Story:
         if self.world.failures:
             raise Wrong(self.world.failures)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self.busy.add(task)
         task.add_done_callback(self._done)
@@ -135,7 +159,7 @@ class Story:
 
     def _committed(self, process: str) -> None:
         self.commits += 1
-        self.oracle.committed()
+        self.oracle.committed(self.world.now())
         living = self.world.living.get(process)
         clock = living.clock if living else self.world.clock
         self.referee.committed(process, clock.latest())
@@ -144,6 +168,11 @@ class Story:
                 self.referee.glance()
             except Wrong as wrong:
                 self.wrong = wrong
+
+    def _may_go_out(self, process: str, item: Item) -> str:
+        living = self.world.living.get(process)
+        clock = living.clock if living else self.world.clock
+        return self.gates.offered(process, item, microseconds(clock.now()))
 
     def _lost_events(self) -> list[str]:
         stored = {
@@ -163,7 +192,7 @@ class Story:
 
     # --- clients
 
-    async def _ask(self, request: Callable[[Runtime], Awaitable[T]]) -> T:
+    async def ask(self, request: Callable[[Runtime], Awaitable[T]]) -> T:
         """Ask processes until one answers; what is asked must bear being done twice."""
         while True:
             process = self.world.anybody()
@@ -181,12 +210,12 @@ class Story:
             await asyncio.sleep(self.random.choice((0.01, 0.5, 30.0)))
         if action.entering:
             with suppress(NotEnterable):
-                await self._ask(lambda runtime: runtime.enter(TENANT, CALLED, [action.entering]))
+                await self.ask(lambda runtime: runtime.enter(TENANT, CALLED, [action.entering]))
         events = list(action.events)
         if events and chance("event_burst"):
             events += [event._replace(id=f"{event.id}x{n}") for n in range(6) for event in events]
         if events and chance("event_duplicate"):
-            self._begin(self._send(events))
+            self.begin(self._send(events))
         await self._send(events)
         if events and chance("event_conflict"):
             await self._conflict(events[0])
@@ -195,14 +224,14 @@ class Story:
     async def _send(self, events: list[Incoming]) -> None:
         if events:
             self.asked.update(event.id for event in events)
-            await self._ask(lambda runtime: runtime.ingest(TENANT, events))
+            await self.ask(lambda runtime: runtime.ingest(TENANT, events))
             self.sent.update((event.id, event) for event in events)
             self.world.nudge()
 
     async def _conflict(self, event: Incoming) -> None:
         """Another event under an id that was used: it is told apart, and the first one stays."""
         other = event._replace(properties={"amount": -1})
-        receipt = await self._ask(lambda runtime: runtime.ingest(TENANT, [other]))
+        receipt = await self.ask(lambda runtime: runtime.ingest(TENANT, [other]))
         if receipt.conflicts != (event.id,):
             raise Wrong([f"17: {event.id} came with other content and was told {receipt}"])
 
@@ -224,6 +253,7 @@ class Story:
                 self.world.outside.down_until = self.world.now() + self.random.uniform(1, 5) * DAY
             if self.faults.chance("newer_format"):
                 await self._newer_format()
+            await self.controls.happen()
 
     async def _publish(self) -> None:
         able = [journey_id for journey_id in self.work.journeys if journey_id in REPUBLISHED]
@@ -231,18 +261,19 @@ class Story:
             return
         journey_id = self.random.choice(able)
         document = self.random.choice(REPUBLISHED[journey_id])
-        await self._ask(
-            lambda runtime: publishing.save_draft(
-                runtime.database, TENANT, document, journey_id=journey_id
-            )
-        )
-        await self._ask(lambda runtime: publishing.publish(runtime.database, TENANT, journey_id))
         self.oracle.republished.add(journey_id)
+        with suppress(publishing.NotPublishable, publishing.NoSuchJourney):
+            await self.ask(
+                lambda runtime: publishing.save_draft(
+                    runtime.database, TENANT, document, journey_id=journey_id
+                )
+            )
+            await self.ask(lambda runtime: publishing.publish(runtime.database, TENANT, journey_id))
 
     async def _eject(self) -> None:
         journey_id = self.random.choice(self.work.journeys)
         user_id = self.random.choice(self.work.people)
-        await self._ask(lambda runtime: runtime.eject(TENANT, journey_id, user_id))
+        await self.ask(lambda runtime: runtime.eject(TENANT, journey_id, user_id))
         self.world.nudge()
 
     async def _newer_format(self) -> None:
@@ -296,7 +327,7 @@ class Story:
         for row in list(self.world.raw.execute("SELECT letter_id FROM dead_letters ORDER BY 1")):
             letter_id = row["letter_id"]
             with suppress(letters.NoSuchLetter):
-                await self._ask(
+                await self.ask(
                     lambda runtime, name=letter_id: letters.retry(runtime.database, TENANT, name)  # type: ignore[misc]
                 )
         self.world.nudge()
@@ -354,10 +385,11 @@ def _furnish(path: Path) -> None:
 
 
 async def _publish_all(database: Database) -> None:
-    for journey_id, (name, document, is_checked) in enumerate(JOURNEYS, 1):
+    for journey_id, (name, document, _) in enumerate(JOURNEYS, 1):
         draft = await publishing.save_draft(database, TENANT, document, name=name)
         assert draft.journey_id == journey_id
-        if is_checked:
+    for journey_id in range(len(JOURNEYS), 0, -1):  # some send people to later ones
+        if JOURNEYS[journey_id - 1].is_checked:
             await publishing.publish(database, TENANT, journey_id)
 
 
@@ -384,7 +416,8 @@ ADD_VERSION = """
     INSERT INTO versions (tenant_id, journey_id, version, document, sha256, format,
         account_timezone, published_at, published_token) VALUES (?, ?, ?, ?, ?, ?, 'UTC', 0, '')"""
 PUBLISH_VERSION = """
-    UPDATE journeys SET published_version = ?, status = 'published'
+    UPDATE journeys SET published_version = ?,
+        status = CASE status WHEN 'draft' THEN 'published' ELSE status END
     WHERE tenant_id = ? AND journey_id = ?"""
 LATEST = "SELECT version, document FROM versions WHERE journey_id = ? ORDER BY version DESC LIMIT 1"
 

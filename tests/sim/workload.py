@@ -6,12 +6,15 @@ import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from whenever import Date
+
 from journeykit_server.incoming import Incoming
 
 TENANT = 1
 DAYS = 40  # of events, with faults
 DAY = 86_400.0  # virtual seconds
 NEARBY = 0.4  # of what happens has something else happen soon after
+START_DAY = Date(2026, 6, 1)
 PEOPLE = ("ann", "bob.1", "چراغ", "d%2", "eve", "fay")
 
 Document = dict[str, Any]
@@ -32,6 +35,13 @@ def _wait(node_id: str, amount: int, unit: str, then: str) -> Document:
 
 def _send(node_id: str, then: str, template: int = 1) -> Document:
     config = {"kind": "send", "channel": "email", "template_id": template}
+    return _node(node_id, "action", action=config, next=then)
+
+
+def _sends(node_id: str, then: str, *media: tuple[str, int]) -> Document:
+    """A message with further channels, for whom the first one does not reach."""
+    channels = [{"channel": channel, "template_id": template} for channel, template in media]
+    config = {"kind": "send", "channels": channels}
     return _node(node_id, "action", action=config, next=then)
 
 
@@ -176,6 +186,60 @@ def upgraded() -> Document:
     )
 
 
+def found() -> Document:
+    """Whoever is seen to have become pro, by whichever channel reaches them."""
+    return _graph(
+        _looked_for("segment_enter", "hello", definition={"root": IS_PRO}),
+        _sends("hello", "day", ("push", 21), ("email", 22)),
+        _wait("day", 1, "day", "again"),
+        _send("again", "end", 23),
+        entry_rule="every_time",
+        settings={"exit_on": ["unsubscribe"]},
+    )
+
+
+def swept() -> Document:
+    """Everybody who is not pro, each morning."""
+    free = {"trait": "plan", "op": "eq", "value": "free"}
+    return _graph(
+        _looked_for("segment_periodic", "offer", definition={"root": free}, hours=[9]),
+        _send("offer", "soon", 24),
+        _wait("soon", 20, "hour", "more"),
+        _send("more", "end", 25),
+        entry_rule="every_time",
+        cooldown_hours=72,
+    )
+
+
+def renewal() -> Document:
+    """Two days before a date of each person's own, late in the evening."""
+    return _graph(
+        _looked_for("date", "remind", trait="renews", offset_days=2, annual=False, hour=22),
+        _send("remind", "day", 26),
+        _wait("day", 2, "day", "today"),
+        _sends("today", "end", ("sms", 27), ("email", 28)),
+        entry_rule="every_time",
+    )
+
+
+def noisy() -> Document:
+    """Several messages a day with what the event said, at any hour, and an answer that is heard."""
+    wait = {"kind": "for_event", "event": "purchase", "timeout": "5h", "on_timeout": "second"}
+    return _graph(
+        _on("ping", "first"),
+        _send("first", "await", 29),
+        _node("await", "wait", wait=wait, next="second"),
+        _send("second", "hours", 30),
+        _wait("hours", 3, "hour", "third"),
+        _send("third", "end", 31),
+        entry_rule="every_time",
+    )
+
+
+def _looked_for(kind: str, then: str, **asked: Any) -> Document:
+    return _node("start", "trigger", trigger={"kind": kind, **asked}, next=then)
+
+
 def spinning() -> Document:
     """Waits an hour and then turns in a circle, which no check would let pass."""
     return _graph(
@@ -196,6 +260,9 @@ class Journey(NamedTuple):
 
 CALLED = 8
 SPINNING = 10
+FOUND, SWEPT, RENEWAL, NOISY = 11, 12, 13, 14
+LOOKED_FOR = (FOUND, SWEPT, RENEWAL)
+HEARD = 10  # the journeys up to this id are entered by events alone, and every seed has some
 JOURNEYS = (
     Journey("trial", trial()),
     Journey("cart", cart()),
@@ -207,6 +274,10 @@ JOURNEYS = (
     Journey("called", called()),
     Journey("upgraded", upgraded()),
     Journey("spinning", spinning(), is_checked=False),
+    Journey("found", found()),
+    Journey("swept", swept()),
+    Journey("renewal", renewal()),
+    Journey("noisy", noisy()),
 )
 REPUBLISHED: Mapping[int, tuple[Document, ...]] = {
     1: (trial(2), trial(3)),
@@ -225,6 +296,10 @@ EVENTS = {
     8: ("enter", "purchase"),
     9: ("identify", "identify"),
     10: ("glitch",),
+    FOUND: ("identify", "identify", "identify", "unsubscribe"),
+    SWEPT: ("identify", "identify", "identify"),
+    RENEWAL: ("identify", "identify", "identify"),
+    NOISY: ("ping", "ping", "ping", "purchase"),
 }
 """What people do who are in a journey."""
 
@@ -238,18 +313,24 @@ class Action(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """Everything that will be done, in the order of time, and to which journeys."""
+    """Everything that will be done, in the order of time, and to which journeys.
+
+    `policy` is what the account allows, None where it has said nothing. `scans` is from when and
+    until when (virtual seconds) the scanners look, which costs more than anything else.
+    """
 
     people: tuple[str, ...]
     journeys: tuple[int, ...]
     actions: tuple[Action, ...]
+    policy: Document | None = None
+    scans: tuple[float, float] = (0.0, 0.0)
 
 
 def draw(seed: int) -> Workload:
     """The workload of a seed."""
     drawn = random.Random(f"{seed}:workload")
     people = PEOPLE[: drawn.randint(2, len(PEOPLE))]
-    journeys = tuple(sorted(drawn.sample(range(1, len(JOURNEYS) + 1), drawn.randint(1, 4))))
+    journeys = tuple(sorted(drawn.sample(range(1, HEARD + 1), drawn.randint(1, 4))))
     if 7 in journeys and CALLED not in journeys:
         journeys = tuple(sorted((*journeys, CALLED)))
     names = [name for journey_id in journeys for name in EVENTS[journey_id]]
@@ -257,7 +338,66 @@ def draw(seed: int) -> Workload:
     times += [at + drawn.uniform(0, 3 * 3_600.0) for at in times if drawn.random() < NEARBY]
     times.sort()
     actions = [_action(drawn, at, place, people, names) for place, at in enumerate(times)]
-    return Workload(people, journeys, tuple(actions))
+    return _with_more(seed, Workload(people, journeys, tuple(actions)))
+
+
+def _with_more(seed: int, work: Workload) -> Workload:
+    """Some seeds have a journey that people are looked for, or one that sends a lot; what an
+    account allows, and people who want no more."""
+    drawn = random.Random(f"{seed}:more")
+    policy = drawn.choice(POLICIES) if drawn.random() < HAS_POLICY else None
+    journeys: list[int] = []
+    if drawn.random() < HAS_LOOKS:
+        journeys.append(drawn.choice(LOOKED_FOR))
+    if policy is not None or drawn.random() < HAS_NOISE:
+        journeys.append(NOISY)
+    if not journeys:
+        return work
+    last = drawn.uniform(*DAYS_OF_MORE) * DAY
+    names = [name for journey_id in journeys for name in EVENTS[journey_id]]
+    names += drawn.sample(SAYING, 2)
+    times = sorted(drawn.uniform(0, last) for _ in range(drawn.randint(6, 12)))
+    more = [_one_more(drawn, at, f"e+{n}", work.people, names) for n, at in enumerate(times)]
+    actions = sorted((*work.actions, *more), key=lambda action: action.at)
+    ids = tuple(sorted({*work.journeys, *journeys}))
+    begin = last / 3 if journeys[0] in LOOKED_FOR else last
+    return Workload(work.people, ids, tuple(actions), policy, (begin, last))
+
+
+HAS_LOOKS, HAS_POLICY, HAS_NOISE = 0.2, 0.2, 0.05  # of all seeds
+DAYS_OF_MORE = (4, 12)  # close enough for caps and looks to meet
+POLICIES: tuple[Document, ...] = (
+    {"quiet_hours": {"from": "20:00", "to": "09:30"}},
+    {"caps": {"default": {"per_day": 1}}},
+    {
+        "quiet_hours": {"from": "22:00", "to": "08:00"},
+        "caps": {"default": {"per_day": 2}},
+        "channels_off": ["push"],
+    },
+)
+SAYING = ("opt_out", "no email", "no marketing", "yes email", "yes all")
+"""What people say about what they want to get."""
+SAID: Mapping[str, Mapping[str, Any]] = {
+    "no email": {"channel": "email", "state": "unsubscribed"},
+    "no marketing": {"category": "marketing", "state": "unsubscribed"},
+    "yes email": {"channel": "email", "state": "subscribed"},
+    "yes all": {"category": "marketing", "state": "subscribed"},
+}
+
+
+def _one_more(
+    drawn: random.Random, at: float, event_id: str, people: tuple[str, ...], names: list[str]
+) -> Action:
+    user_id, name = drawn.choice(people), drawn.choice(names)
+    if name in SAID:
+        said = Incoming("track", user_id, "subscription_changed", SAID[name], id=event_id)
+        return Action(at, (said,))
+    if name != "identify":
+        return Action(at, (Incoming("track", user_id, name, {"amount": 1}, id=event_id),))
+    plan, ahead = drawn.choice(("free", "pro")), drawn.randint(1, 6)
+    renews = START_DAY.add(days=int(at // DAY) + ahead).format_iso()
+    traits = {"plan": plan, "renews": renews}
+    return Action(at, (Incoming("identify", user_id, "", traits, id=event_id),))
 
 
 def few() -> Workload:

@@ -1,7 +1,8 @@
 """Processes on one database, each with its own clock, and what can be done to them.
 
-A process is what a real one is: a `Database`, a `Runtime` and a loop that wakes, catches up and
-delivers; it also answers requests. A killed one is replaced by another after a while.
+A process is what a real one is: a `Database`, a `Runtime`, a `Scanner` and a loop that wakes,
+catches up, delivers, looks and tidies up; it also answers requests. A killed one is replaced by
+another after a while.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from typing import Any, TypeVar
 from whenever import Instant
 
 from journeykit_engine.program import Evaluator, evaluate
+from journeykit_server import lifecycle
 from journeykit_server.clock import Clock, SeededChance, instant, microseconds
 from journeykit_server.database import Database, Unavailable
 from journeykit_server.runtime import Runtime
-from journeykit_server.tables import NEVER_BUCKET
+from journeykit_server.scanner import Limits, Scanner
+from journeykit_server.tables import HELD_BUCKET, NEVER
 from tests.sim.faults import Faults
 from tests.sim.loop import OUTSIDE, PROCESS, SimLoop
 from tests.sim.outside import Outside
@@ -39,6 +42,11 @@ NUDGE_SECONDS = 1.0  # until a process hears of new work: its real poll, without
 SKEWS = (-600, -5, 5, 600)  # seconds that the clock of a process may be wrong by
 SHARDS = 16
 LONGEST_TRANSACTION_SECONDS = 600.0  # a paused process, a slow database
+LOOK_SECONDS = (
+    30_000.0  # between two looks at a segment, and until a scanner asks what is published
+)
+LIMITS = Limits(page=2, diff=5, sweep=5)  # of people; a seed has six at most
+TIDY_SECONDS = 20_000.0  # until a worker looks whether a journey is drained
 IDLE_CALLS = 0.02  # how often a process asks although it could know that there is nothing
 
 Request = Callable[[Runtime], Awaitable[T]]
@@ -88,6 +96,8 @@ class Process:
         url = f"sqlite:///{world.storage.path}"
         self.database = Database(url, clock=self.clock, chance=self.chance, engine=engine)
         self.runtime: Runtime = self.context.run(self._runtime)
+        self.scanner = Scanner(self.runtime, every=LOOK_SECONDS, limits=LIMITS)
+        self.asked_at = self.tidied_at = -LONG_POLL_SECONDS
         self.requests: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self.is_ending = False
         self.nudged = self.context.run(asyncio.Event)
@@ -124,18 +134,38 @@ class Process:
         """One pass: how much there was to do. What would find nothing is mostly left out, for that
         is what the simulation would spend its time on."""
         runtime, done = self.runtime, 0
-        timers, events, effects = self.world.due(self.clock)
+        timers, events, effects, looks = self.world.due(self.clock)
         if timers:
             done += sum(await runtime.wake())
         if events:
             done += await runtime.catch_up()
         if effects:
             done += sum(await runtime.deliver())
-        return done
+        return done + await self.look(is_due=looks) + await self.tidy()
+
+    async def look(self, *, is_due: bool) -> int:
+        now = self.world.now()
+        if not (is_due or (self.world.scans() and now - self.asked_at >= LOOK_SECONDS)):
+            return 0
+        self.asked_at = now
+        return await self.scanner.look_once()
+
+    async def tidy(self) -> int:
+        waits = self.world.now() - self.tidied_at < TIDY_SECONDS
+        if not self.world.is_left() and (waits or not self.world.drains()):
+            return 0
+        self.tidied_at = self.world.now()
+        return await lifecycle.tidy_once(self.runtime)
 
     async def idle(self) -> None:
         """Sleep until something is due or somebody says that there is something."""
         seconds = self.world.seconds_until_due(self.clock)
+        if self.world.scans():
+            seconds = min(seconds, max(self.asked_at + LOOK_SECONDS - self.world.now(), 1.0))
+        elif self.world.now() < self.world.scanning[0]:
+            seconds = min(seconds, self.world.scanning[0] - self.world.now())
+        if self.world.drains():
+            seconds = min(seconds, TIDY_SECONDS)
         self.nudged.clear()
         waker = self.world.loop.call_later(seconds, self.nudged.set, context=self.context)
         try:
@@ -199,6 +229,7 @@ class World:
         self.loop.set_exception_handler(lambda loop, told: self.note(told["message"]))
         self.trace: Callable[[str], None] | None = None
         self.evaluator: Evaluator = evaluate
+        self.scanning = (0.0, 0.0)
 
     # --- time
 
@@ -219,15 +250,31 @@ class World:
         return min(max(wait, 0.05), LONG_POLL_SECONDS)
 
     def due(self, clock: SimClock) -> list[bool]:
-        """Whether there are timers, events and effects to be handled by whoever has this clock."""
+        """Whether there are timers, events, effects and looks to be handled by whoever has this
+        clock."""
         now = microseconds(clock.now())
-        return [
-            (at is not None and at <= now) or self.random.random() < IDLE_CALLS
-            for at in self._next_of_each()
-        ]
+        *others, look = self._next_of_each()
+        due = [(at is not None and at <= now) or self.random.random() < IDLE_CALLS for at in others]
+        return [*due, look is not None and look <= now]
 
     def _next_of_each(self) -> tuple[int | None, ...]:
-        return tuple(self.raw.execute(NEXT_OF_EACH).fetchone())
+        """The last one is that of the looks; once the scanners rest only those that have begun."""
+        *others, look, begun = tuple(self.raw.execute(NEXT_OF_EACH).fetchone())
+        return (*others, look if self.scans() else begun)
+
+    def scans(self) -> bool:
+        begin, end = self.scanning
+        return begin <= self.now() < end
+
+    def drains(self) -> bool:
+        return self._is(DRAINS)
+
+    def is_left(self) -> bool:
+        """Whether something was put away that nobody has taken back."""
+        return self._is(LEFT)
+
+    def _is(self, query: str) -> bool:
+        return bool(self.raw.execute(query).fetchone()[0])
 
     # --- processes
 
@@ -329,7 +376,7 @@ class World:
 
     def is_busy(self) -> bool:
         """Whether something will happen by itself."""
-        return any(at is not None for at in self._next_of_each())
+        return self.scans() or self.is_left() or any(self._next_of_each())
 
     def until_due(self) -> float:
         """How long the referee may look away."""
@@ -348,9 +395,20 @@ class World:
 
 
 NEXT_OF_EACH = f"""
-    SELECT (SELECT min(try_at) FROM timers WHERE bucket < {NEVER_BUCKET}) AS timers,
+    SELECT (SELECT min(try_at) FROM timers WHERE bucket < {HELD_BUCKET}) AS timers,
         (SELECT min(try_at) FROM inbox q WHERE NOT EXISTS (
             SELECT 1 FROM inbox e WHERE e.tenant_id = q.tenant_id AND e.user_id = q.user_id
             AND e.journey_id = q.journey_id AND e.number < q.number)) AS events,
-        (SELECT min(try_at) FROM outbox) AS effects"""
+        (SELECT min(at) FROM (
+            SELECT min(try_at) AS at FROM outbox WHERE try_at < {NEVER}
+            UNION ALL SELECT min(send_at) FROM deferred_sends)) AS effects,
+        (SELECT min(try_at) FROM looks WHERE try_at < {NEVER}) AS looks,
+        (SELECT min(try_at) FROM looks WHERE try_at < {NEVER} AND slot_at IS NOT NULL) AS begun"""
 """When there is something to do next, for whoever has the right time."""
+LEFT = f"""
+    SELECT EXISTS (SELECT 1 FROM timers JOIN journeys j USING (tenant_id, journey_id)
+            WHERE bucket = {HELD_BUCKET} AND pause_mode <> 'freeze'
+            AND j.status IN ('published', 'paused'))
+        OR EXISTS (SELECT 1 FROM outbox JOIN journeys USING (tenant_id, journey_id)
+            WHERE try_at = {NEVER} AND pause_mode <> 'freeze')"""
+DRAINS = "SELECT EXISTS (SELECT 1 FROM journeys WHERE pause_mode = 'drain')"

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Integer,
     PrimaryKeyConstraint,
     Text,
+    text,
 )
 from sqlalchemy.dialects.postgresql import TEXT
 
@@ -37,6 +38,7 @@ def upgrade() -> None:
     looks()
     scans()
     audience()
+    timers_held()
 
 
 def deferred_sends() -> None:
@@ -296,4 +298,14 @@ def audience() -> None:
         Column("user_id", IDENTITY, nullable=False),
         PrimaryKeyConstraint("tenant_id", "journey_id", "user_id", name=op.f("pk_audience")),
         sqlite_with_rowid=False,
+    )
+
+
+def timers_held() -> None:
+    op.create_index(
+        op.f("ix_timers_held"),
+        "timers",
+        ["tenant_id", "journey_id", "due"],
+        postgresql_where=text("bucket = 2147483646"),
+        sqlite_where=text("bucket = 2147483646"),
     )
