@@ -18,8 +18,10 @@ from journeykit_server.database import Database
 from journeykit_server.letters import timer_letter_id
 from journeykit_server.rows import INSTANCE_COLUMNS, read_instance
 from journeykit_server.tables import (
+    NEVER,
     NEVER_BUCKET,
     dead_letters,
+    deferred_sends,
     instances,
     journal,
     journeys,
@@ -33,7 +35,7 @@ MOST_STEPS = 1_000  # of one page of a timeline; a step tells a few hundred reco
 MOST_OUTGOING = 1_000  # of one page
 
 
-State = Literal["queued", "delivered", "suppressed", "dead"]
+State = Literal["queued", "deferred", "delivered", "suppressed", "dead"]
 
 
 class NoSuchPerson(LookupError):
@@ -97,8 +99,10 @@ class Timeline(NamedTuple):
 class Outgoing(NamedTuple):
     """Something to be done outside, and how far it came.
 
-    `state` is queued (to be tried at `at`), delivered, suppressed, or dead (a dead letter); `at` is
-    when that was. `reason` says why it was suppressed, or what went wrong the last time.
+    `state` is queued (to be tried at `at`), deferred (until `at`: quiet hours), delivered,
+    suppressed, or dead (a dead letter); `at` is when that was, or will be; None for what is held
+    because its journey stands still. `reason` says why it was suppressed or deferred, with what is
+    missing behind a colon, or what went wrong the last time.
     """
 
     message_id: str
@@ -112,7 +116,7 @@ class Outgoing(NamedTuple):
     reason: str
     attempts: int
     created_at: Instant
-    at: Instant
+    at: Instant | None
 
     @property
     def place(self) -> OutgoingPlace:
@@ -187,7 +191,11 @@ async def outgoing(
     async def read(connection: AsyncConnection) -> list[Outgoing]:
         await _know(connection, tenant_id, user_id)
         found: list[Outgoing] = []
-        for table, tell in ((messages, _settled), (outbox, _queued)):
+        for table, tell in (
+            (messages, _settled),
+            (outbox, _queued),
+            (deferred_sends, _deferred),
+        ):
             query = select(table).where(*_of_person(table, tenant_id, user_id, journey_id))
             order = (table.c.created_at, table.c.message_id)
             if after is not None:
@@ -301,11 +309,18 @@ def _behind(found: Iterable[Outgoing], after: OutgoingPlace | None) -> list[Outg
 
 
 def _settled(row: Row[Any]) -> Outgoing:
-    return _outgoing(row._mapping, row.channel, row.state, row.reason, row.settled_at)
+    reason = f"{row.reason}: {row.detail}" if row.detail else row.reason
+    return _outgoing(row._mapping, row.channel, row.state, reason, row.settled_at)
 
 
 def _queued(row: Row[Any]) -> Outgoing:
-    return _outgoing(row._mapping, _channel_of(row.payload), "queued", row.last_error, row.try_at)
+    at = None if row.try_at == NEVER else row.try_at
+    return _outgoing(row._mapping, _channel_of(row.payload), "queued", row.last_error, at)
+
+
+def _deferred(row: Row[Any]) -> Outgoing:
+    was = {**row._mapping, "attempts": 0}
+    return _outgoing(was, _channel_of(row.payload), "deferred", row.reason, row.send_at)
 
 
 def _dead(row: Row[Any]) -> Outgoing:
@@ -321,7 +336,9 @@ def _channel_of(effect: str) -> str:
     return str(orjson.loads(effect).get("channel") or "")
 
 
-def _outgoing(row: Mapping[Any, Any], channel: str, state: State, reason: str, at: int) -> Outgoing:
+def _outgoing(
+    row: Mapping[Any, Any], channel: str, state: State, reason: str, at: int | None
+) -> Outgoing:
     return Outgoing(
         row["message_id"],
         row["journey_id"],
@@ -334,5 +351,5 @@ def _outgoing(row: Mapping[Any, Any], channel: str, state: State, reason: str, a
         reason,
         row["attempts"],
         instant(row["created_at"]),
-        instant(at),
+        None if at is None else instant(at),
     )

@@ -1,4 +1,5 @@
-"""The worker: loops beside each other, which move people, deliver, and look who is to be found.
+"""The worker: loops beside each other, which move people, deliver, look who is to be found, and do
+what has to be done now and then.
 
 The loops only loop. What a turn does is the runtime's; a turn that fails is told and tried again
 after a pause, so that no loop ever ends before it is told to.
@@ -18,6 +19,7 @@ from journeykit_server.clock import Clock
 from journeykit_server.database import StorageFull, Unavailable
 from journeykit_server.runtime import WAKE_BATCH, Runtime
 from journeykit_server.scanner import Scanner
+from journeykit_server.upkeep import UPKEEP_SECONDS, Upkeep
 
 log = logging.getLogger("journeykit")
 
@@ -39,6 +41,7 @@ class Ticked(NamedTuple):
     caught_up: int
     delivered: int
     looked: int = 0
+    kept_up: int = 0
 
 
 class Worker:
@@ -49,11 +52,13 @@ class Worker:
         runtime: Runtime,
         *,
         scanner: Scanner | None = None,
+        upkeep: Upkeep | None = None,
         poll_seconds: float = POLL_SECONDS,
         reload_seconds: float = RELOAD_SECONDS,
     ) -> None:
         self.runtime = runtime
         self.scanner = scanner or Scanner(runtime)
+        self.upkeep = upkeep or Upkeep(runtime)
         self.clock: Clock = runtime.database.clock
         self.poll_seconds = poll_seconds
         self.reload_seconds = reload_seconds
@@ -77,6 +82,7 @@ class Worker:
             self._repeat("timers", self._move_people, stop),
             self._repeat("deliveries", self._deliver, stop),
             self._repeat("looks", self._look, stop),
+            self._repeat("upkeep", self._keep_up, stop),
         )
         try:
             await _either(loops, stop.wait())
@@ -95,7 +101,8 @@ class Worker:
         woken = (await self.runtime.wake()).claimed
         caught_up = await self._catch_up()
         looked = await self.scanner.look_once()
-        return Ticked(woken, caught_up, sum(await self.runtime.deliver()), looked)
+        delivered = sum(await self.runtime.deliver())
+        return Ticked(woken, caught_up, delivered, looked, await self.upkeep.once())
 
     # --- a turn of each loop; it answers how long to rest
 
@@ -117,6 +124,9 @@ class Worker:
     async def _look(self) -> float:
         looked = await self.scanner.look_once()
         return 0 if looked else await self._seconds_to_next("looks", 0, self.scanner.next_due)
+
+    async def _keep_up(self) -> float:
+        return 0 if await self.upkeep.once() else UPKEEP_SECONDS
 
     async def _reload(self) -> None:
         now = self.clock.monotonic()

@@ -79,10 +79,12 @@ def choosy() -> jk.Journey:
 
 
 async def publish(database: Database, *journeys: jk.Journey) -> None:
-    """Each under the next free number, from 1 on."""
-    for journey in journeys:
-        document = journey.graph.to_value()
-        draft = await publishing.save_draft(database, TENANT, document, name=journey.name)
+    """Each under the next free number, from 1 on. They may send people to each other."""
+    drafts = [
+        await publishing.save_draft(database, TENANT, journey.graph.to_value(), name=journey.name)
+        for journey in journeys
+    ]
+    for draft in drafts:
         await publishing.publish(database, TENANT, draft.journey_id)
 
 

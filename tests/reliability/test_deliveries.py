@@ -32,7 +32,7 @@ from tests.engine.walking import END, halves, write
 from tests.reliability.faults import Crash, crash
 from tests.reliability.stage import TENANT, later, order, process, read, steps, taken, where
 from tests.server.post import Post, message
-from tests.server.shop import track
+from tests.server.shop import API, track
 
 A_LEASE = TimeDelta(seconds=LEASE_SECONDS)
 
@@ -276,14 +276,15 @@ OUTBOUND = {"send", "webhook", "enter_journey"}
 
 
 async def held_out(database: Database) -> Post:
-    """A shop whose only journey holds everybody out before it sends, calls, and sends on."""
+    """A shop that holds everybody out before it sends, calls, and sends on to another journey."""
     post = Post(database)
     await post.writes()
+    await post.opens(END, trigger=API)
     await post.opens(
         halves("half", "mail", "mail", percent=100),
         message("mail", "call"),
         action(kind="webhook", url="https://example.org/hook") | {"id": "call", "next": "on"},
-        action(kind="enter_journey", journey_id=2) | {"id": "on", "next": "tag"},
+        action(kind="enter_journey", journey_id=1) | {"id": "on", "next": "tag"},
         write("tag", "seen", True, "end"),
         END,
     )

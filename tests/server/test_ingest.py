@@ -110,7 +110,9 @@ async def test_another_event_with_the_same_id_is_named_and_the_first_is_kept(
 ) -> None:
     await shop.hears(track("ann", "signed_up", "m1", plan=True))
 
-    assert await shop.hears(track("ann", "paid", "m2"), other) == Receipt(1, 0, ("m1",), unmatched=1)
+    assert await shop.hears(track("ann", "paid", "m2"), other) == Receipt(
+        1, 0, ("m1",), unmatched=1
+    )
     first, second = sorted(await shop.rows(events), key=lambda row: row.event_id)
     assert (first.user_id, first.name, first.properties) == ("ann", "signed_up", {"plan": True})
     assert second.event_id == "m2"
@@ -136,7 +138,9 @@ async def test_the_same_id_from_another_source_or_tenant_is_another_event(shop: 
 
     by_till = track("ann", "paid", "m1")._replace(source="till")
     assert await shop.hears(by_till) == Receipt(accepted=1, unmatched=1)
-    assert await shop.hears(track("ann", "paid", "m1"), tenant_id=2) == Receipt(accepted=1, unmatched=1)
+    assert await shop.hears(track("ann", "paid", "m1"), tenant_id=2) == Receipt(
+        accepted=1, unmatched=1
+    )
     assert len(await shop.rows(events)) == 3
 
 

@@ -20,7 +20,16 @@ from journeykit_engine.walk import Step, react
 from journeykit_server import letters, outbox
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database
-from journeykit_server.delivery import Delivered, Failed, Item, Outcome, Refused, Suppressed
+from journeykit_server.delivery import (
+    Deferred,
+    Delivered,
+    Failed,
+    Held,
+    Item,
+    Outcome,
+    Refused,
+    Suppressed,
+)
 from journeykit_server.people import (
     NoSuchPerson,
     Outgoing,
@@ -294,6 +303,9 @@ async def test_every_message_is_told_with_what_became_of_it(database: Database) 
         "m2": Suppressed("unsubscribed"),
         "m3": Refused("NO_TEMPLATE", "There is no template 9."),
         "m4": Failed("503"),
+        "m6": Suppressed("missing_personalisation", "event.rank, name"),
+        "m7": Deferred(START + TimeDelta(hours=8), "quiet_hours"),
+        "m8": Held(),
     }
     for journey_id, message_id in enumerate(answers, 1):
         await want(database, message_id, journey_id=journey_id, position=0)
@@ -308,8 +320,12 @@ async def test_every_message_is_told_with_what_became_of_it(database: Database) 
         ("m3", "dead", "NO_TEMPLATE: There is no template 9.", 1),
         ("m4", "queued", "503", 1),
         ("m5", "queued", "", 0),
+        ("m6", "suppressed", "missing_personalisation: event.rank, name", 1),
+        ("m7", "deferred", "quiet_hours", 0),
+        ("m8", "queued", found[7].reason, 0),
     ]
-    assert [one.channel for one in found] == ["sms", "email", "email", "email", "email"]
+    assert [one.channel for one in found] == ["sms", *["email"] * 7]
+    assert (found[6].at, found[7].at) == (START + TimeDelta(hours=8), None)
     assert found[0] == Outgoing(
         message_id="m1",
         journey_id=1,
@@ -327,7 +343,7 @@ async def test_every_message_is_told_with_what_became_of_it(database: Database) 
     assert found[2] == found[0]._replace(
         message_id="m3", journey_id=3, channel="email", state="dead", reason=found[2].reason
     )
-    assert found[3].at > START  # when it is tried again
+    assert found[3].at is not None and found[3].at > START  # when it is tried again
 
 
 async def test_messages_are_turned_page_by_page(database: Database) -> None:

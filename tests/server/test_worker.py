@@ -18,6 +18,7 @@ from journeykit_server.outbox import Settled
 from journeykit_server.runtime import WAKE_BATCH, Runtime
 from journeykit_server.scanner import Scanner
 from journeykit_server.tables import deliveries, messages
+from journeykit_server.upkeep import UPKEEP_SECONDS, Upkeep
 from journeykit_server.waking import Woken
 from journeykit_server.worker import Ticked, Worker
 from tests.databases import START, open_database, sqlite_address
@@ -69,11 +70,29 @@ class Turns:
     def scanner(self) -> Scanner:
         return cast(Scanner, Lookings(self))
 
+    @property
+    def upkeep(self) -> Upkeep:
+        return cast(Upkeep, Keeping(self))
+
     async def next_due(self) -> Instant | None:
         return self.due
 
     async def release(self) -> None:
         await self._asked("release", None)
+
+
+class Keeping:
+    """An upkeep that only notes what it is asked; unless a test answers, its first turn goes on
+    until the worker stops."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+
+    async def once(self) -> int:
+        if "keep_up" not in self.turns.answers:
+            await self.turns.stop.wait()
+            return 0
+        return cast(int, await self.turns._asked("keep_up", 0))
 
 
 class Lookings:
@@ -113,7 +132,7 @@ def turns(alone: Database, stop: asyncio.Event) -> Turns:
 
 @pytest.fixture
 def worker(turns: Turns) -> Worker:
-    return Worker(cast(Runtime, turns), scanner=turns.scanner)
+    return Worker(cast(Runtime, turns), scanner=turns.scanner, upkeep=turns.upkeep)
 
 
 async def test_a_tick_is_one_pass_of_everything_and_counts(turns: Turns, worker: Worker) -> None:
@@ -122,16 +141,19 @@ async def test_a_tick_is_one_pass_of_everything_and_counts(turns: Turns, worker:
         "catch_up": lambda _: 2,
         "deliver": lambda _: Settled(delivered=3, dead=1),
         "look": lambda _: 1,
+        "keep_up": lambda _: 5,
     }
 
-    assert await worker.tick() == Ticked(woken=7, caught_up=2, delivered=4, looked=1)
-    assert [name for name, _ in turns.asked] == ["reload", "wake", "catch_up", "look", "deliver"]
+    assert await worker.tick() == Ticked(woken=7, caught_up=2, delivered=4, looked=1, kept_up=5)
+    assert [name for name, _ in turns.asked] == [
+        *("reload", "wake", "catch_up", "look", "deliver", "keep_up")
+    ]
 
 
 async def test_the_published_set_is_read_again_when_it_is_30_seconds_old(
     turns: Turns, worker: Worker
 ) -> None:
-    turns.answers["look"] = lambda _: 0
+    turns.answers |= {"look": lambda _: 0, "keep_up": lambda _: 0}
     for _ in range(62):
         await worker.tick()
         await turns.database.clock.sleep(1)
@@ -207,10 +229,25 @@ async def test_a_look_is_gone_on_with_without_a_rest_and_begun_when_it_is_due(
     assert turns.times("look")[:5] == [0, 0, 0, 1, 1.3]
 
 
-async def waiting(stop: asyncio.Event) -> Any:
+async def test_upkeep_goes_on_while_there_is_something_to_do_and_then_rests(
+    turns: Turns, worker: Worker, stop: asyncio.Event
+) -> None:
+    turns.most = 8
+    turns.answers = {
+        "keep_up": lambda time: 7 if time < 3 else 0,
+        "wake": lambda _: waiting(stop, Woken()),
+        "deliver": lambda _: waiting(stop),
+    }
+
+    await worker.run(stop)
+
+    assert turns.times("keep_up")[:4] == [0, 0, 0, UPKEEP_SECONDS]
+
+
+async def waiting(stop: asyncio.Event, answer: Any = Settled()) -> Any:  # noqa: B008 - a constant
     """A turn that goes on until the worker stops."""
     await stop.wait()
-    return Settled()
+    return answer
 
 
 async def test_a_fault_is_logged_with_where_it_was_and_the_loop_goes_on(
@@ -288,7 +325,7 @@ async def test_a_stopped_worker_ends_what_runs_begins_nothing_and_gives_back(
 
     turns.answers["wake"] = lambda _: batch()
 
-    await Worker(cast(Runtime, turns), scanner=turns.scanner).run(stop)
+    await Worker(cast(Runtime, turns), scanner=turns.scanner, upkeep=turns.upkeep).run(stop)
     await database.close()
 
     assert ended == ["batch"]
@@ -308,7 +345,7 @@ async def test_a_batch_that_does_not_end_is_left_after_the_time_to_drain(
     turns.answers["deliver"] = lambda _: forever()
     asyncio.get_running_loop().call_later(0.05, stop.set)
 
-    await Worker(cast(Runtime, turns), scanner=turns.scanner).run(stop)
+    await Worker(cast(Runtime, turns), scanner=turns.scanner, upkeep=turns.upkeep).run(stop)
     await database.close()
 
     assert "what ran did not end within 0.1 s and is left" in caplog.messages
@@ -316,7 +353,9 @@ async def test_a_batch_that_does_not_end_is_left_after_the_time_to_drain(
 
 
 def made_to_rest(turns: Turns) -> Worker:
-    return Worker(cast(Runtime, turns), scanner=turns.scanner, poll_seconds=3_600)
+    return Worker(
+        cast(Runtime, turns), scanner=turns.scanner, upkeep=turns.upkeep, poll_seconds=3_600
+    )
 
 
 async def test_a_stop_ends_a_rest(tmp_path: Path, stop: asyncio.Event) -> None:

@@ -22,6 +22,7 @@ from tests.sim.faults import Faults
 from tests.sim.workload import DAY, TENANT, Workload
 
 SHORT_DAYS, LONG_DAYS = (0.01, 0.2), (0.5, 4.0)  # how long something stands still
+LOOKS_FOR_A_MOMENT, BETWEEN_SECONDS = 30, 7_000.0
 TOLD = ("purchase", "unsubscribe", "opt_out", "signup")
 
 Request = Callable[[Runtime], Awaitable[Any]]
@@ -47,11 +48,11 @@ class Controls:
     async def happen(self) -> None:
         """One occasion."""
         if self.faults.chance("journey_pause"):
-            await self._pause(self._journey())
+            self.client.begin(self._pause())
         if self.faults.chance("journey_archive"):
-            await self._lifecycle(lifecycle.archive, self._journey())
+            self.client.begin(self._archive())
         if self.faults.chance("journey_delete"):
-            await self._delete(self._journey())
+            self.client.begin(self._delete())
         if self.faults.chance("person_pause"):
             await self._hold()
         if self.faults.chance("signal"):
@@ -59,9 +60,8 @@ class Controls:
 
     async def all_go_on(self) -> None:
         """Nothing stands still any more but what was archived."""
-        for journey_id in self.work.journeys:
-            await self._lifecycle(lifecycle.restore, journey_id)
-            await self._lifecycle(lifecycle.resume, journey_id)
+        for (journey_id,) in list(self.raw.execute(STOPPED)):
+            await self._restore(journey_id)
         for user_id, journey_id in list(self.raw.execute(HELD)):
             await self.client.ask(
                 lambda runtime, j=journey_id, u=user_id: runtime.resume_person(TENANT, j, u)  # type: ignore[misc]
@@ -70,7 +70,7 @@ class Controls:
     def _journey(self) -> int:
         """Rather one of which something is on its way, or in which somebody is."""
         busy = [row[0] for query in (ON_ITS_WAY, INSIDE) for row in self.raw.execute(query)][:3]
-        return self.random.choice([*busy, *busy, *self.work.journeys])
+        return int(self.random.choice([*busy, *busy, *self.work.journeys]))
 
     def _somebody(self) -> tuple[str, int]:
         """Who is inside which journey now; anybody where nobody is."""
@@ -83,7 +83,19 @@ class Controls:
         with suppress(WrongState, NoSuchJourney):
             await self.client.ask(lambda runtime: call(runtime, TENANT, journey_id))
 
-    async def _pause(self, journey_id: int) -> None:
+    async def _moment(self) -> int:
+        """A journey of which something is on its way, if that comes to pass soon."""
+        for _ in range(LOOKS_FOR_A_MOMENT):
+            if self.raw.execute(ON_ITS_WAY).fetchone() is not None:
+                break
+            await asyncio.sleep(BETWEEN_SECONDS)
+        return self._journey()
+
+    async def _archive(self) -> None:
+        await self._lifecycle(lifecycle.archive, await self._moment())
+
+    async def _pause(self) -> None:
+        journey_id = await self._moment()
         mode: Mode = self.random.choice(get_args(Mode))
         with suppress(WrongState, NoSuchJourney):
             await self.client.ask(
@@ -91,7 +103,8 @@ class Controls:
             )
         self._later(self._lifecycle(lifecycle.resume, journey_id))
 
-    async def _delete(self, journey_id: int) -> None:
+    async def _delete(self) -> None:
+        journey_id = await self._moment()
         with suppress(WrongState, NoSuchJourney):
             await self.client.ask(
                 lambda runtime: lifecycle.pause(runtime, TENANT, journey_id, "entries")
@@ -134,4 +147,5 @@ async def _after(seconds: float, work: Coroutine[Any, Any, None]) -> None:
 
 ON_ITS_WAY = "SELECT journey_id FROM outbox ORDER BY 1"
 INSIDE = "SELECT journey_id, user_id FROM instances WHERE status = 'waiting' ORDER BY 1, 2"
+STOPPED = "SELECT journey_id FROM journeys WHERE status IN ('paused', 'deleted') ORDER BY 1"
 HELD = "SELECT user_id, journey_id FROM instances WHERE paused_at IS NOT NULL"

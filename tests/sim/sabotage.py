@@ -50,6 +50,7 @@ from tests.sim.outside import Outside
 
 Sabotage = Callable[[], AbstractContextManager[Any]]
 _IS_WAKING: ContextVar[bool] = ContextVar("is_waking", default=False)
+_IS_SAVING: ContextVar[bool] = ContextVar("is_saving", default=False)
 FOR_EVER = TimeDelta(hours=24 * 365)
 _save = Work.save
 
@@ -248,11 +249,15 @@ def statistics_apart() -> Iterator[None]:
     count, kept = store.COUNT, list[Any]()
 
     async def keep(connection: AsyncConnection, rows: Sequence[Any]) -> int:
+        if not _IS_SAVING.get():
+            return await count.run(connection, rows)
         kept[:] = rows
         return len(rows)
 
     async def save(self: Work, connection: AsyncConnection) -> None:
+        saving = _IS_SAVING.set(True)
         await _save(self, connection)
+        _IS_SAVING.reset(saving)
         rows = list(kept)
         await _commit_here(connection)
         await count.run(connection, rows)
@@ -405,13 +410,13 @@ def deferral_loses_values() -> Iterator[None]:
         yield
 
 
-def deferral_for_ever() -> AbstractContextManager[Any]:
-    """A message that is put off is never looked at again."""
+def deferral_is_the_end() -> AbstractContextManager[Any]:
+    """A message that is put off does not come back."""
 
     async def nothing(*arguments: Any) -> int:
         return 0
 
-    return patch.object(deferring, "release", nothing)
+    return patch.object(deferring, "BACK", SimpleNamespace(run=nothing))
 
 
 def no_reservation() -> AbstractContextManager[Any]:
@@ -467,6 +472,7 @@ CONTROL = Profile(
 OUT_AND_STOPPED = Profile(
     (), 1.0, {"provider_down": 0.9, "journey_pause": 0.9, "journey_archive": 0.1}
 )
+DEATHS = Profile(("kill_before", "kill_after"), 15.0, {})
 STOPS = Profile(("pause",), 15.0, {})
 WEATHER: Mapping[str, Profile] = {
     "no_claim_fence": STOPS,
@@ -479,7 +485,8 @@ WEATHER: Mapping[str, Profile] = {
     "no_door_for_messages": OUT_AND_STOPPED,
     "no_going_on": CONTROL,
     "holding_is_forgotten": CONTROL,
-    "page_before_people": Profile(("kill_before", "kill_after"), 15.0, {}),
+    "page_before_people": DEATHS,
+    "looks_have_no_name": DEATHS,
     "offered_for_ever": Profile((), 1.0, {"provider_down": 0.9}),
     "settle_without_token": Profile(("pause", "slow_database"), 20.0, {"provider_slow": 0.3}),
 }

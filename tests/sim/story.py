@@ -22,10 +22,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from whenever import TimeDelta
+
 from journeykit_engine import program
 from journeykit_engine.facts import Predicate
 from journeykit_engine.graph import Graph
-from journeykit_server import letters, published, publishing
+from journeykit_server import letters, published, publishing, scanner
 from journeykit_server.clock import SeededChance, microseconds
 from journeykit_server.database import Database, Unavailable
 from journeykit_server.delivery import Item
@@ -470,6 +472,7 @@ def _undisturbed() -> Iterator[None]:
     hour, half a minute is always over: looking for new versions would be most of the work."""
     hook, level = sys.unraisablehook, logging.root.manager.disable
     reload_seconds, published.RELOAD_SECONDS = published.RELOAD_SECONDS, RELOAD_SECONDS
+    behind, scanner.BEHIND = scanner.BEHIND, TimeDelta(seconds=RELOAD_SECONDS)
     logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -479,7 +482,7 @@ def _undisturbed() -> Iterator[None]:
         finally:
             sys.unraisablehook = hook
             logging.disable(level)
-            published.RELOAD_SECONDS = reload_seconds
+            published.RELOAD_SECONDS, scanner.BEHIND = reload_seconds, behind
 
 
 def _silence(unraisable: object) -> None:

@@ -356,7 +356,7 @@ def _with_more(seed: int, work: Workload) -> Workload:
     last = drawn.uniform(*DAYS_OF_MORE) * DAY
     names = [name for journey_id in journeys for name in EVENTS[journey_id]]
     names += drawn.sample(SAYING, 2)
-    times = sorted(drawn.uniform(0, last) for _ in range(drawn.randint(6, 12)))
+    times = sorted(drawn.uniform(0, last) for _ in range(drawn.randint(5, 10)))
     more = [_one_more(drawn, at, f"e+{n}", work.people, names) for n, at in enumerate(times)]
     actions = sorted((*work.actions, *more), key=lambda action: action.at)
     ids = tuple(sorted({*work.journeys, *journeys}))
@@ -364,7 +364,7 @@ def _with_more(seed: int, work: Workload) -> Workload:
     return Workload(work.people, ids, tuple(actions), policy, (begin, last))
 
 
-HAS_LOOKS, HAS_POLICY, HAS_NOISE = 0.2, 0.2, 0.05  # of all seeds
+HAS_LOOKS, HAS_POLICY, HAS_NOISE = 0.15, 0.2, 0.05  # of all seeds
 DAYS_OF_MORE = (4, 12)  # close enough for caps and looks to meet
 POLICIES: tuple[Document, ...] = (
     {"quiet_hours": {"from": "20:00", "to": "09:30"}},
