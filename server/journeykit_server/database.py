@@ -27,7 +27,7 @@ SQLITE_BUSY_SECONDS = 5.0  # how long one statement waits for another process to
 PATIENCE_SECONDS = 30.0  # how long a transaction is repeated before its caller hears of it
 MOST_CONFLICTS = 5  # times that a transaction may lose against others (deadlock, serialization)
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
-POOL_SIZE = 5  # connections; a process has one for timers, one for deliveries, some for readers
+POOL_SIZE = 8  # connections: one for each of a worker's four loops, some for readers
 
 POSTGRESQL_SETTINGS = {
     "application_name": "journeykit",
@@ -41,6 +41,8 @@ POSTGRESQL_SETTINGS = {
     # planner reads whole tables for that; and a plan made once while a table was empty stays.
     "random_page_cost": "1.1",
     "plan_cache_mode": "force_custom_plan",
+    # Compiling a statement takes longer than it saves in one that looks up a row a person.
+    "jit": "off",
 }
 
 Trouble = Literal["conflict", "gone", "busy", "full", "refused", "unmigrated"]
