@@ -172,3 +172,13 @@ def function_lengths(path: Path) -> list[int]:
 def docstring_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     text = ast.get_docstring(function, clean=False)
     return len(text.splitlines()) if text else 0
+
+
+def test_every_module_of_the_server_has_a_room() -> None:
+    package = ROOT / "server" / "journeykit_server"
+    told = ast.get_docstring(ast.parse((package / "__init__.py").read_text("utf-8"))) or ""
+    named = re.findall(r"`(\w+)`", told)
+
+    assert sorted(named) == sorted(
+        path.stem for path in package.glob("*.py") if path.stem != "__init__"
+    )

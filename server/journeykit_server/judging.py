@@ -11,8 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from journeykit_engine import graph
 from journeykit_engine.check import Report, check
+from journeykit_engine.check_nodes import place_of, url_fault
 from journeykit_engine.check_outside import Neighbour, Outside
 from journeykit_engine.graph import Graph
+from journeykit_engine.shape import Problem
 from journeykit_server.database import Database
 from journeykit_server.tables import drafts, journeys, template_versions, templates, versions
 
@@ -59,7 +61,23 @@ async def judge_here(
         for row in await connection.execute(_texts_of(tenant_id))
     }
     outside = Outside(around.journeys, frozenset(texts) if texts else None)
-    return check(document, around.published, account_timezone, texts or None, outside)
+    report = check(document, around.published, account_timezone, texts or None, outside)
+    return report._replace(warnings=(*report.warnings, *_blocked_calls(document)))
+
+
+def _blocked_calls(document: Graph | Mapping[str, Any]) -> Iterable[Problem]:
+    """Webhooks that lead inside. A warning, since the operator may have opened that network."""
+    known, _ = Graph.salvage(document) if isinstance(document, Mapping) else (document, ())
+    for index, node in enumerate(known.nodes if known else ()):
+        if not isinstance(node.action, graph.Webhook) or url_fault(node.action.url):
+            continue
+        from journeykit_server.dialler import Dialler  # slow to import, and seldom asked
+
+        if (refused := Dialler().refusal(node.action.url)) is not None:
+            what, _, fix = refused.message.partition(". ")
+            place = place_of(node, index)
+            where = place._replace(path=f"{place.path}.action")
+            yield where.problem(refused.code, "url", f"calls an address: {what}.", fix)
 
 
 class _Around(NamedTuple):

@@ -155,6 +155,28 @@ async def test_the_text_that_is_sent_now_is_read_for_values_that_would_be_lost(s
     assert codes(await judged(shop, wait, send(7), END)) == ([], ["EVENT_VALUE_LOST_AFTER_WAIT"])
 
 
+async def test_a_webhook_that_leads_inside_is_a_warning(shop: Shop) -> None:
+    call: Value = {"id": "c", "kind": "action", "next": "end"}
+    inside = call | {"action": {"kind": "webhook", "url": "http://127.1/hook"}}
+    outside = call | {"action": {"kind": "webhook", "url": "https://example.com/hook"}}
+
+    assert (await judged(shop, outside, END)).warnings == ()
+    assert await judged(shop, inside, END) == (
+        (),
+        (
+            (
+                "BLOCKED_ADDRESS",
+                "c",
+                "nodes[1].action.url",
+                'The webhook node "c" calls an address: "127.1" leads to an address inside, which '
+                "webhooks never call.",
+                "Use a public address, or let the operator open its network with "
+                "JOURNEYKIT_ALLOW_NETWORKS.",
+            ),
+        ),
+    )
+
+
 async def test_judging_takes_two_statements_whatever_the_account_has(shop: Shop) -> None:
     for _ in range(4):
         await shop.opens(END, trigger=API)
