@@ -188,9 +188,11 @@ async def _work(database: Database) -> None:
 
 
 async def _work_alone(database: Database) -> None:
+    from journeykit_server import retention
     from journeykit_server.migrate import migrate, require_current
     from journeykit_server.providers import BadSettings, from_settings
     from journeykit_server.runtime import Runtime
+    from journeykit_server.upkeep import Upkeep
     from journeykit_server.worker import Worker
 
     stop = _stopped_by_signals()
@@ -202,7 +204,8 @@ async def _work_alone(database: Database) -> None:
     log.info("worker started", extra={"figures": told})
     try:
         channels = from_settings(database, os.environ)
-    except BadSettings as error:
+        kept = retention.from_settings(os.environ)
+    except (BadSettings, retention.BadRetention) as error:
         raise Missing(str(error)) from None
     runtime = Runtime(database, provider=channels, shard=shard)
     # What is there now stays for the life of the process: the collector need not go through all
@@ -210,7 +213,7 @@ async def _work_alone(database: Database) -> None:
     gc.collect()
     gc.freeze()
     try:
-        await Worker(runtime).run(stop)
+        await Worker(runtime, upkeep=Upkeep(runtime, kept=kept)).run(stop)
     finally:
         await channels.close()
     log.info("worker stopped", extra={"figures": told})

@@ -123,25 +123,17 @@ class Select:
 
     `query` has the mark `{given}` where that table stands. `::text` after a document makes both
     databases give it as text, as which SQLite keeps it anyway. `locks` is the table whose rows are
-    locked until the transaction ends, in the order of the query, `shares` the one whose rows are
-    locked against change; SQLite has locked its whole file.
+    locked until the transaction ends, in the order of the query; SQLite has locked its whole file.
     """
 
-    def __init__(
-        self,
-        columns: Sequence[tuple[str, str]],
-        query: str,
-        *,
-        locks: str = "",
-        shares: str = "",
-    ) -> None:
+    def __init__(self, columns: Sequence[tuple[str, str]], query: str, *, locks: str = "") -> None:
         names = ", ".join(name for name, _ in columns)
         fields = ", ".join(
             f"json_extract(value, '$[{i}]') AS {name}" for i, (name, _) in enumerate(columns)
         )
         places = ", ".join(f"${i}::{kind}[]" for i, (_, kind) in enumerate(columns, 1))
         table = f"(SELECT {fields} FROM json_each(?)) AS given"
-        lock = f" FOR UPDATE OF {locks}" if locks else f" FOR SHARE OF {shares}" if shares else ""
+        lock = f" FOR UPDATE OF {locks}" if locks else ""
         self.sqlite = query.replace("::text", "").replace("{given}", table)
         self.postgresql = query.replace("{given}", f"unnest({places}) AS given ({names})") + lock
 

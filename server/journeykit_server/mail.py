@@ -20,6 +20,7 @@ MOST_SUBJECT = 998  # characters of a line, RFC 5322
 
 LOCAL = re.compile(r"[^\x00-\x20\x7f-\xa0\s()<>\[\]:;@\\,\"]+")
 DOMAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+ENCODED = "=?"  # the beginning of an encoded word, RFC 2047
 BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 POLICY = policy.SMTP.clone(cte_type="7bit")  # no server needs to know more than ASCII
 UTF8_POLICY = POLICY.clone(utf8=True)  # but for an address that cannot be written in it
@@ -85,7 +86,8 @@ def clean_address(text: str) -> str:
     """An address with nothing around it, its domain in ASCII; raises `BadAddress`.
 
     Nothing that means something to a mail server or a header passes: no line break, space, comma,
-    bracket or quote, so that one address can never become two.
+    bracket or quote, so that one address can never become two; and no "=?", which begins a word
+    that a reader of headers decodes into any of these.
 
     >>> clean_address("ann@bücher.example")
     'ann@xn--bcher-kva.example'
@@ -96,7 +98,7 @@ def clean_address(text: str) -> str:
     except UnicodeError:
         raise BadAddress(text) from None
     fits = len(local) <= MOST_LOCAL and len(local) + len(domain) < MOST_ADDRESS
-    if not fits or not LOCAL.fullmatch(local) or not DOMAIN.fullmatch(domain):
+    if not fits or ENCODED in local or not LOCAL.fullmatch(local) or not DOMAIN.fullmatch(domain):
         raise BadAddress(text)
     return f"{local}@{domain}"
 

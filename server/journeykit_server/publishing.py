@@ -32,6 +32,7 @@ from journeykit_engine.shape import Problem
 from journeykit_engine.strict_json import refuse_value
 from journeykit_server.clock import microseconds
 from journeykit_server.database import Database
+from journeykit_server.doors import close_for
 from journeykit_server.judging import judge_here
 from journeykit_server.published import DOCUMENT_FORMAT
 from journeykit_server.tables import drafts, instances, journeys, node_stats, versions
@@ -444,6 +445,8 @@ async def _journey(
 async def lock_journey(connection: AsyncConnection, tenant_id: int, journey_id: int) -> Row[Any]:
     """The journey's row, which nobody else changes until this transaction ends. What belongs to it
     is read by later statements: a join would show what it was before the lock was had."""
+    if 0 < journey_id <= HIGHEST_ID:
+        await close_for(connection, (tenant_id, journey_id))
     found = await _journey(connection, tenant_id, journey_id, lock=True)
     if found is None:
         raise NoSuchJourney(journey_id)

@@ -10,7 +10,7 @@ somebody who is inside a journey.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Table, literal_column, select, tuple_
@@ -31,6 +31,7 @@ from journeykit_server.tables import (
 )
 
 PAGE = 5_000  # rows that one pass looks at
+SCAN_DAYS = 90  # a segment is looked at 288 times a day, and nobody reads further back
 LEAST_DAYS = 30  # in which an event or a message may come again and must be known
 
 
@@ -109,6 +110,31 @@ async def retain(database: Database, retention: Retention, limit: int = PAGE) ->
         place = done.place
         if place is None:
             return told
+
+
+def from_settings(settings: Mapping[str, str]) -> Retention:
+    """What the settings (the environment) say: `JOURNEYKIT_KEEP_EVENTS_DAYS=400`, and so for every
+    kind. Looks are kept for `SCAN_DAYS` where nothing is said, the rest for ever. Raises
+    `BadRetention`.
+
+    >>> from_settings({"JOURNEYKIT_KEEP_EVENTS_DAYS": "400"})[:2]
+    (400, None)
+    """
+    days: dict[str, int | None] = {"scans": SCAN_DAYS}
+    for kind in Retention._fields:
+        name = SETTING.format(kind.upper())
+        told = settings.get(name, "").strip()
+        if told and not (told.isascii() and told.isdecimal()):
+            raise BadRetention(NO_NUMBER.format(name, told))
+        if told:
+            days[kind] = int(told)
+    retention = Retention(**days)
+    _refuse(retention)
+    return retention
+
+
+SETTING = "JOURNEYKIT_KEEP_{}_DAYS"
+NO_NUMBER = '{} is "{}", which is no number of days. Write it as 400, or leave it out.'
 
 
 def _refuse(retention: Retention) -> None:

@@ -19,6 +19,7 @@ the same Message-ID, by which many mailboxes show only one.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import ssl
 from collections import deque
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from email.message import EmailMessage
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import aiosmtplib
 import orjson
@@ -47,8 +48,9 @@ from journeykit_server.delivery import (
 )
 from journeykit_server.mail import UTF8_POLICY, bare_address, clean_address, clean_sender, mail_of
 
+log = logging.getLogger("journeykit")
+
 Tls = Literal["starttls", "tls", "none"]
-Mail = tuple[Item, EmailMessage]
 Outcomes = dict[tuple[int, str], Outcome]
 
 COMMAND_SECONDS = 10.0  # for one answer of the server
@@ -73,11 +75,28 @@ NO_UTF8 = 'The mail server "{server}" takes no address with letters beyond ASCII
 NO_TURN = 'The mail server "{server}" is too slow for all that goes to it; this waits for its turn.'
 RESTS = 'The mail server "{server}" is left alone for {seconds:.0f} more seconds: it did not work.'
 
+BAD_MAIL = (
+    "No mail can be made of this message ({error}). See the texts of its template and the person's "
+    "address, then retry."
+)
+
 SELECT_ACCEPTED = Select(
     (("tenant_id", "bigint"), ("message_id", "text")),
     "SELECT deliveries.tenant_id, deliveries.message_id FROM {given} JOIN deliveries "
     "ON deliveries.tenant_id = given.tenant_id AND deliveries.message_id = given.message_id",
 )
+
+
+class Mail(NamedTuple):
+    """A message as it goes over the line."""
+
+    item: Item
+    recipient: str
+    content: bytes
+
+    @property
+    def options(self) -> list[str]:
+        return [] if self.recipient.isascii() else ["SMTPUTF8"]
 
 
 class HungUp(Exception):
@@ -125,8 +144,8 @@ class SmtpProvider:
         for item in items:
             if _key(item) not in outcomes:
                 mail = self._mail(item)
-                if isinstance(mail, EmailMessage):
-                    mails.append((item, mail))
+                if isinstance(mail, Mail):
+                    mails.append(mail)
                 else:
                     outcomes[_key(item)] = mail
         if mails:
@@ -136,8 +155,22 @@ class SmtpProvider:
     async def close(self) -> None:
         """Nothing is kept open between offers."""
 
-    def _mail(self, item: Item) -> EmailMessage | Refused | Unreachable:
-        return mail_of(item, self.sender, self.database.clock.now(), self.unsubscribe)
+    def _mail(self, item: Item) -> Mail | Refused | Unreachable:
+        """The mail as it is sent. That none can be made of one is no reason to fail the others."""
+        try:
+            return self._written(item)
+        except Exception as error:  # whatever the library for mails dies of, this mail is the cause
+            log.warning("no mail can be made of an effect: %s", type(error).__name__)
+            return Refused("BAD_MAIL", BAD_MAIL.format(error=type(error).__name__))
+
+    def _written(self, item: Item) -> Mail | Refused | Unreachable:
+        mail = mail_of(item, self.sender, self.database.clock.now(), self.unsubscribe)
+        if not isinstance(mail, EmailMessage):
+            return mail
+        # Not as the header shows it, which is another grammar.
+        recipient = clean_address(str(item.payload["address"]))
+        policy = None if recipient.isascii() else UTF8_POLICY
+        return Mail(item, recipient, mail.as_bytes(policy=policy))
 
     async def _send_all(self, mails: Sequence[Mail], outcomes: Outcomes) -> None:
         """Give every message an outcome."""
@@ -145,8 +178,8 @@ class SmtpProvider:
             ended = Failed(RESTS.format(server=self.server, seconds=rest), rest)
         else:
             ended = await self._send_in_time(deque(mails), outcomes)
-        for item, _ in mails:
-            outcomes.setdefault(_key(item), ended)
+        for mail in mails:
+            outcomes.setdefault(_key(mail.item), ended)
 
     async def _send_in_time(self, queue: deque[Mail], outcomes: Outcomes) -> Failed:
         """Send what there is time for, and say why the rest was not sent. A connection that ended
@@ -190,11 +223,12 @@ class SmtpProvider:
         answered = 0
         while queue and client.is_connected:
             _stop_if_cancelled()
-            item, mail = queue.popleft()
+            mail = queue.popleft()
+            item = mail.item
             try:
-                outcomes[_key(item)] = await self._send(client, item, mail)
+                outcomes[_key(item)] = await self._send(client, mail)
             except HungUp:
-                queue.appendleft((item, mail))
+                queue.appendleft(mail)
                 return answered
             except (aiosmtplib.SMTPServerDisconnected, TimeoutError, OSError) as error:
                 lost = LOST.format(server=self.server, error=type(error).__name__)
@@ -207,15 +241,10 @@ class SmtpProvider:
             await client.quit()
         return answered
 
-    async def _send(self, client: aiosmtplib.SMTP, item: Item, mail: EmailMessage) -> Outcome:
-        # Not as the header shows it, which is another grammar.
-        recipient = clean_address(str(item.payload["address"]))
-        options = [] if recipient.isascii() else ["SMTPUTF8"]
-        text = mail.as_bytes(policy=UTF8_POLICY) if options else mail.as_bytes()
+    async def _send(self, client: aiosmtplib.SMTP, mail: Mail) -> Outcome:
+        sender = bare_address(self.sender)
         try:
-            await client.sendmail(
-                bare_address(self.sender), [recipient], text, mail_options=options
-            )
+            await client.sendmail(sender, [mail.recipient], mail.content, mail_options=mail.options)
         except aiosmtplib.SMTPRecipientsRefused as error:
             return self._answered(error.recipients[0])
         except aiosmtplib.SMTPResponseException as error:

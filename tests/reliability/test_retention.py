@@ -11,7 +11,13 @@ from sqlalchemy import insert
 from journeykit_server.clock import microseconds
 from journeykit_server.database import Database
 from journeykit_server.delivery import Suppressed
-from journeykit_server.retention import BadRetention, Retention, retain, retain_once
+from journeykit_server.retention import (
+    BadRetention,
+    Retention,
+    from_settings,
+    retain,
+    retain_once,
+)
 from journeykit_server.subscriptions import history, subscribe, unsubscribe
 from journeykit_server.tables import (
     deferred_sends,
@@ -229,3 +235,30 @@ async def test_c67_a_batch_costs_the_same_however_much_there_is(shop: Shop) -> N
         costs.append(len(sent))
 
     assert costs[0] == costs[1]
+
+
+def test_c67_days_come_from_settings_and_looks_go_by_themselves() -> None:
+    assert from_settings({}) == Retention(scans=90)
+    told = {"JOURNEYKIT_KEEP_EVENTS_DAYS": " 400 ", "JOURNEYKIT_KEEP_SCANS_DAYS": "30"}
+    assert from_settings(told) == Retention(events=400, scans=30)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (
+            "a year",
+            'JOURNEYKIT_KEEP_TASKS_DAYS is "a year", which is no number of days. Write it as 400, '
+            "or leave it out.",
+        ),
+        (
+            "7",
+            'The retention of "tasks" is 7 days, less than 30. What comes again within them must '
+            "be known as a repetition.",
+        ),
+    ],
+)
+def test_c67_a_setting_that_is_no_number_of_days_is_refused(told: str, why: str) -> None:
+    with pytest.raises(BadRetention) as refused:
+        from_settings({"JOURNEYKIT_KEEP_TASKS_DAYS": told})
+    assert str(refused.value) == why

@@ -388,6 +388,8 @@ BAD_ADDRESSES = [
     "a" * 65 + "@example.org",
     "ann@" + "a." * 125 + "org",
     " ",
+    "=?utf-8?q?=0A?=@example.org",
+    "=?utf-8?q?a=40b?=@example.org",
 ]
 
 
@@ -402,6 +404,19 @@ async def test_a_bad_address_is_never_offered(database: Database, post: Post) ->
 
     assert set(await smtp(database, post).deliver(items)) == {Unreachable("bad_address")}
     assert post.connections == 0
+
+
+async def test_a_mail_that_cannot_be_made_fails_nobody_else(database: Database, post: Post) -> None:
+    items = [letter("good", "ann@example.org"), letter("bad", "bob@example.org", body="\ud800")]
+
+    assert await smtp(database, post).deliver(items) == [
+        Delivered("email"),
+        Refused(
+            "BAD_MAIL",
+            "No mail can be made of this message (UnicodeEncodeError). See the texts of its "
+            "template and the person's address, then retry.",
+        ),
+    ]
 
 
 async def test_a_subject_stays_one_line(database: Database, post: Post) -> None:

@@ -27,7 +27,7 @@ SEEDS_OF_SABOTAGE = 2_000  # the most that one may need; most need less than ten
 NTH_CALLS = 5  # calls of the small history that are struck, spread over all it makes
 SEEN_AT = {
     "no_queue": 36,
-    "no_revision_check": 68,
+    "no_revision_check": 205,
     "looks_are_one": 21,
     "looks_have_no_name": 21,
     "page_before_people": 21,
