@@ -17,6 +17,8 @@ from journeykit_engine.shape import Problem
 from journeykit_engine.strict_json import write_json
 
 MAX_EVENT_CHARACTERS = 200  # of an event's name; it is a key of the event history
+MAX_CHANNEL = 50  # characters of a channel's name; it is a part of ids
+ALL_CHANNELS = "*"  # what consent calls every channel
 MAX_CASES = 50  # of a switch; every case is asked for every person, one after the other
 MAX_OFFSET_DAYS = {True: 365, False: 3650}
 """Days before a date, by `annual`: an anniversary is never further away than a year, and ten years
@@ -426,6 +428,10 @@ def _send_problems(send: graph.Send, place: Place) -> Iterator[Problem]:
         if not medium.channel.strip():
             fix = 'Name it in "channel", for example "email".'
             yield place.problem("NO_CHANNEL", f"{at}channel", "has no channel to send by.", fix)
+        elif medium.channel == ALL_CHANNELS or medium.channel != plain_channel(medium.channel):
+            message = f"names the channel {shown(medium.channel)}, which is no plain name."
+            fix = f"Write it in small letters without spaces around, {MAX_CHANNEL} at most."
+            yield place.problem("BAD_CHANNEL", f"{at}channel", message, fix)
         elif medium.channel in seen:
             message = f"names the channel {shown(medium.channel)} twice."
             fix = "Keep one of the two: their messages would share an id."
@@ -437,6 +443,12 @@ def _send_problems(send: graph.Send, place: Place) -> Iterator[Problem]:
     yield from _number_problems(
         "BAD_PRIORITY", send.priority, PRIORITIES, place, "priority", "priority"
     )
+
+
+def plain_channel(name: str) -> str:
+    """A channel as rules, consent and addresses know it: "SMS" must not pass by what is said of
+    "sms"."""
+    return name.strip().lower()[:MAX_CHANNEL]
 
 
 def _never_open_problems(

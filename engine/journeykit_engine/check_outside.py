@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from journeykit_engine import graph
 from journeykit_engine.check_nodes import Place, place_of
+from journeykit_engine.comparison import shown
 from journeykit_engine.graph import Graph
 from journeykit_engine.shape import Problem
 
@@ -27,11 +28,12 @@ class Neighbour(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """The account around a graph: its journeys by id, and the ids of its templates; None for
-    templates says that texts are kept elsewhere and nothing is known of them."""
+    """The account around a graph: its journeys by id, and the channel that each of its templates
+    is written for; None for templates says that texts are kept elsewhere and nothing is known of
+    them."""
 
     journeys: Mapping[int, Neighbour]
-    templates: frozenset[int] | None = None
+    templates: Mapping[int, str] | None = None
 
 
 def outside_problems(document: Graph, outside: Outside) -> Iterator[Problem]:
@@ -47,20 +49,43 @@ def outside_problems(document: Graph, outside: Outside) -> Iterator[Problem]:
 
 
 def outside_warnings(document: Graph, outside: Outside) -> Iterator[Problem]:
-    """People who would be sent round and round, or to a journey that takes nobody in yet."""
+    """People who would be sent round and round, or to a journey that takes nobody in yet; texts
+    that were written for another channel."""
     for place, action in _actions(document):
-        if not isinstance(action, graph.EnterJourney) or action.journey_id is None:
-            continue
-        target = action.journey_id
-        neighbour = outside.journeys.get(target)
-        if neighbour is not None and neighbour.status == "draft":
-            message = f"enters journey {target}, which is not published: nobody will enter it."
-            fix = f"Publish journey {target} before this one."
-            yield place.problem("JOURNEY_NOT_PUBLISHED", "journey_id", message, fix)
-        if target != document.journey_id and document.journey_id in _reached(target, outside):
-            message = f"enters journey {target}, which leads back to this one."
-            fix = "See that people leave the circle: nobody is sent on more than 10 times in a day."
-            yield place.problem("JOURNEY_LOOP", "journey_id", message, fix)
+        match action:
+            case graph.EnterJourney(journey_id=int(target)):
+                yield from _target_warnings(document.journey_id, target, outside, place)
+            case graph.Send() if outside.templates is not None:
+                yield from _channel_warnings(action, outside.templates, place)
+            case _:
+                pass
+
+
+def _target_warnings(own: int, target: int, outside: Outside, place: Place) -> Iterator[Problem]:
+    neighbour = outside.journeys.get(target)
+    if neighbour is not None and neighbour.status == "draft":
+        message = f"enters journey {target}, which is not published: nobody will enter it."
+        fix = f"Publish journey {target} before this one."
+        yield place.problem("JOURNEY_NOT_PUBLISHED", "journey_id", message, fix)
+    if target != own and own in _reached(target, outside):
+        message = f"enters journey {target}, which leads back to this one."
+        fix = "See that people leave the circle: nobody is sent on more than 10 times in a day."
+        yield place.problem("JOURNEY_LOOP", "journey_id", message, fix)
+
+
+def _channel_warnings(
+    send: graph.Send, templates: Mapping[int, str], place: Place
+) -> Iterator[Problem]:
+    for i, medium in enumerate(send.media):
+        written_for = templates.get(medium.template_id or 0, "")
+        if written_for and medium.channel and written_for != medium.channel:
+            field = f"channels[{i}].template_id" if send.channels else "template_id"
+            message = (
+                f"sends template {medium.template_id} by {shown(medium.channel)}; it is written "
+                f"for {shown(written_for)}."
+            )
+            fix = "Choose a template of this channel, or see that its texts fit."
+            yield place.problem("TEMPLATE_OTHER_CHANNEL", field, message, fix)
 
 
 def _actions(document: Graph) -> Iterator[tuple[Place, graph.Action]]:
@@ -88,7 +113,7 @@ def _target_problems(target: int, neighbour: Neighbour | None, place: Place) -> 
 
 
 def _template_problems(
-    send: graph.Send, templates: frozenset[int], place: Place
+    send: graph.Send, templates: Mapping[int, str], place: Place
 ) -> Iterator[Problem]:
     for i, medium in enumerate(send.media):
         if medium.template_id and medium.template_id not in templates:

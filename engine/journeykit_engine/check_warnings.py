@@ -20,13 +20,21 @@ Templates = Mapping[int, Mapping[str, str]]
 """The texts of each template: its number, the text's name ("subject", "body"), the text."""
 
 HOURS_A_DAY = 24
+NO_EVENT = (
+    graph.SegmentEnter
+    | graph.SegmentExit
+    | graph.SegmentPeriodic
+    | graph.DateTrigger
+    | graph.ApiTrigger
+)
+"""The triggers that bring people in without an event of their own."""
 
 
 def all_warnings(
     document: Graph, others: Sequence[Graph], templates: Templates | None
 ) -> list[Problem]:
     """Every warning, in no particular order."""
-    found = [*_unreachable(document), *_scanned(document, others)]
+    found = [*_unreachable(document), *_scanned(document, others), *_matches_all(document)]
     for index, node in enumerate(document.nodes):
         place = place_of(node, index)
         found += _split_warnings(node, place)
@@ -46,6 +54,17 @@ def _unreachable(document: Graph) -> Iterator[Problem]:
             message = "cannot be reached from the entry."
             fix = "Wire a node to it, or remove it."
             yield place_of(node, index).problem("UNREACHABLE", "", message, fix)
+
+
+def _matches_all(document: Graph) -> Iterator[Problem]:
+    """`{}` means no exit rule; a rule that comes to the same as `{}` means everybody."""
+    definition = document.exit_criteria
+    if not definition or not definition.get("root") or rule.faults(definition):
+        return
+    if rule.canonical(rule.parse(definition)) == rule.canonical(rule.Everybody()):
+        message = "The exit rule holds for everybody: everyone leaves at the door."
+        fix = 'Say in "exit_criteria" who should leave, or leave it out.'
+        yield Problem("EXIT_MATCHES_ALL", "", "exit_criteria", message, fix)
 
 
 def _scanned(document: Graph, others: Sequence[Graph]) -> Iterator[Problem]:
@@ -241,7 +260,7 @@ def _without_event(document: Graph) -> set[str]:
     ways = paths.ways(document)
     still = {i: [] if document.by_id[i].kind == "wait" else targets for i, targets in ways.items()}
     starts: list[str] = []
-    if isinstance(document.trigger, graph.SegmentPeriodic | graph.DateTrigger):
+    if isinstance(document.trigger, NO_EVENT):
         starts.append(document.entry_id)
     for node in document.by_id.values():
         if isinstance(node.wait, graph.ForEvent):

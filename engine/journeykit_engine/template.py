@@ -37,6 +37,10 @@ MAX_LOCAL_BYTES = 256 * 1024
 MAX_GROWTH_BYTES = 16 * 1024 * 1024
 """What `replace` and `join` may make at most: they multiply the lengths of two texts."""
 
+MAX_WORK = 2_000_000
+"""Characters and elements of all values that one text looks up and puts through filters; well below
+0.5 s. A filter that compares every element with every other, `uniq`, counts for their square."""
+
 
 class BadTemplate(ValueError):
     """A text that is no Liquid template, or one that breaks a limit while it is rendered."""
@@ -129,6 +133,7 @@ def _parsed(name: str, text: str) -> Any:
     try:
         parsed = _environment().from_string(text)
         unknown = set(parsed.analyze().filters) - set(_environment().filters)
+        _bound_ranges(parsed)
     except Exception as error:  # whatever a foreign parser dies of, the text is the cause
         raise BadTemplate(
             f'The text "{name}" is no Liquid template: {_why(error)}. Mend it there.'
@@ -144,6 +149,44 @@ def _parsed(name: str, text: str) -> Any:
 def _reads(parsed: Any) -> Iterator[str]:
     for variables in parsed.analyze().globals.values():
         yield from map(str, variables)
+
+
+def _bound_ranges(parsed: Any) -> None:
+    """Let no range of the text have more than `MAX_LOOPS` numbers. Its ends may be values of a
+    person, so it is asked when they are known; where a range is only searched or cut, no turn of a
+    loop would count."""
+    from liquid import RenderContext
+    from liquid.builtin.expressions.primitive import RangeLiteral
+
+    context, nodes = RenderContext(parsed), list(parsed.nodes)
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children(context, include_partials=False)
+        expressions = list(node.expressions())
+        while expressions:
+            expression = expressions.pop()
+            expressions += expression.children()
+            if type(expression) is RangeLiteral:
+                expression.__class__ = _short_range_class()
+
+
+@cache
+def _short_range_class() -> Any:
+    from liquid.builtin.expressions.primitive import RangeLiteral
+    from liquid.exceptions import LoopIterationLimitError
+
+    class ShortRange(RangeLiteral):
+        __slots__ = ()
+
+        def _make_range(self, start: Any, stop: Any) -> range:
+            made: range = super()._make_range(start, stop)
+            if made.stop - made.start > MAX_LOOPS:
+                raise LoopIterationLimitError(
+                    f"a range has over {MAX_LOOPS} numbers", token=self.token
+                )
+            return made
+
+    return ShortRange
 
 
 def _why(error: Exception) -> str:
@@ -234,6 +277,13 @@ def _through(filter_name: str, liquid_filter: Callable[..., object]) -> Callable
     return filtered
 
 
+def _work(filter_name: str, value: object) -> int:
+    """What there is to go through: a value that is looked up is compared, searched or printed."""
+    if isinstance(value, _Absent) or not isinstance(value, Sequence):
+        return 1
+    return len(value) ** 2 if filter_name == "uniq" else len(value) + 1
+
+
 def _refuse_growth(filter_name: str, value: object, arguments: Sequence[object]) -> None:
     pieces = len(value) if isinstance(value, Sequence) else 1
     if pieces * max((len(str(one)) for one in arguments), default=0) > MAX_GROWTH_BYTES:
@@ -260,6 +310,7 @@ def _context_class() -> Any:
     class Context(RenderContext):
         needed: set[str]
         turns = 0
+        work = 0
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -271,9 +322,24 @@ def _context_class() -> Any:
                 if isinstance(step, _Absent):
                     return step
             found = super().get(path, token=token, default=None)
+            self.go_through(_work("", found))
             if found is None or (found == "" and not self.assigned(path)):
                 return _Absent(frozenset([_name(path)]), self.needed)
             return found
+
+        def filter(self, name: str, token: Any) -> Callable[..., object]:
+            found: Callable[..., object] = super().filter(name, token=token)
+
+            def counted(value: object, *arguments: object, **named: object) -> object:
+                self.go_through(_work(name, value))
+                return found(value, *arguments, **named)
+
+            return counted
+
+        def go_through(self, work: int) -> None:
+            self.work += work
+            if self.work > MAX_WORK:
+                raise ValueError(f"it goes through over {MAX_WORK} characters")
 
         def assigned(self, path: list[object]) -> bool:
             """Whether the text made this value itself: then "" is meant."""

@@ -1,7 +1,8 @@
 """What a journey lets happen: whether it takes people in, moves them on, and lets messages out.
 
 A door is read in the transaction that goes through it, with the journey locked against change, so
-once a pause, an archiving or a deletion has been answered nothing comes through.
+once a pause, an archiving or a deletion has been answered nothing comes through. People are locked
+first, then journeys, by everybody.
 
 On PostgreSQL that lock is an advisory one, shared by whoever goes through and taken alone by who
 changes the journey. It is fair: who comes later queues up behind who waits to close the door. A row
@@ -43,6 +44,7 @@ NO_ROW = Door("deleted", False, True, "go")
 DOORS: Mapping[tuple[str, str], Door] = {
     ("draft", ""): Door("draft", False, True, "go"),
     ("published", ""): OPEN,
+    ("paused", ""): ENTRIES_CLOSED,
     ("paused", "entries"): ENTRIES_CLOSED,
     ("paused", "drain"): ENTRIES_CLOSED,
     ("paused", "freeze"): FROZEN,

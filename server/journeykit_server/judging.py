@@ -14,7 +14,8 @@ from journeykit_engine.check import Report, check
 from journeykit_engine.check_nodes import place_of, url_fault
 from journeykit_engine.check_outside import Neighbour, Outside
 from journeykit_engine.graph import Graph
-from journeykit_engine.shape import Problem
+from journeykit_engine.shape import BadGraph, Problem
+from journeykit_engine.strict_json import BadJson
 from journeykit_server.database import Database
 from journeykit_server.tables import drafts, journeys, template_versions, templates, versions
 
@@ -56,12 +57,12 @@ async def judge_here(
 ) -> Report:
     """`judge` inside a transaction: two statements."""
     around = _around(await connection.execute(_journeys_of(tenant_id, journey_id)))
-    texts = {
-        row.template_id: orjson.loads(row.texts)
-        for row in await connection.execute(_texts_of(tenant_id))
-    }
-    outside = Outside(around.journeys, frozenset(texts) if texts else None)
-    report = check(document, around.published, account_timezone, texts or None, outside)
+    rows = (await connection.execute(_texts_of(tenant_id))).all()
+    usable = [row for row in rows if row.archived_at is None]
+    texts = {row.template_id: orjson.loads(row.texts) for row in usable}
+    channels = {row.template_id: row.channel for row in usable}
+    outside = Outside(around.journeys, channels if rows else None)
+    report = check(document, around.published, account_timezone, texts if rows else None, outside)
     return report._replace(warnings=(*report.warnings, *_blocked_calls(document)))
 
 
@@ -108,16 +109,20 @@ def _texts_of(tenant_id: int) -> Any:
         v.tenant_id == t.tenant_id, v.template_id == t.template_id, v.version == t.version
     )
     return (
-        select(t.template_id, v.texts)
+        select(t.template_id, t.channel, t.archived_at, v.texts)
         .select_from(templates.join(template_versions, is_current))
-        .where(t.tenant_id == tenant_id, t.archived_at.is_(None))
+        .where(t.tenant_id == tenant_id)
     )
 
 
 def _around(rows: Iterable[Row[Any]]) -> _Around:
     around = _Around({}, [])
     for row in rows:
-        known = Graph.parse(orjson.loads(row.document or row.draft or "{}"))
+        try:
+            known = Graph.parse(orjson.loads(row.document or row.draft or "{}"))
+        except (BadGraph, BadJson):  # a neighbour that cannot be read is its own owner's trouble
+            around.journeys[row.journey_id] = Neighbour(row.status, "")
+            continue
         around.journeys[row.journey_id] = _neighbour(row.status, known)
         if row.document is not None and row.status in ("published", "paused"):
             around.published.append(known)

@@ -7,10 +7,11 @@ becomes is decided here by pure functions; the transaction that keeps it is the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, Table, exists, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant, TimeDelta
 
@@ -21,7 +22,9 @@ from journeykit_engine.rule import Not, Rule
 from journeykit_server.bulk import Delete, Insert, Select, Update
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.doors import JourneyKey, doors
-from journeykit_server.tables import NEVER, audience, looks, scans, versions
+from journeykit_server.tables import NEVER, audience, drafts, journeys, looks, scans, versions
+
+log = logging.getLogger("journeykit")
 
 A_MICROSECOND = 1
 
@@ -55,6 +58,16 @@ class Look(NamedTuple):
     def key(self) -> JourneyKey:
         return self.tenant_id, self.journey_id
 
+    @property
+    def kind(self) -> str:
+        """Of the trigger that asks."""
+        return self.asks.partition(" ")[0]
+
+    @property
+    def may_still_enrol(self) -> bool:
+        """Of a look under way: whether there may be somebody whom it has not come to yet."""
+        return not self.is_first and (self.kind, self.stage) not in ENROLLED
+
 
 class Stage(NamedTuple):
     """A walk through everybody for whom `rule` holds and `extra` (SQL over a row `p` of profiles)
@@ -74,6 +87,8 @@ FORGET = "forget"
 COMPARING = ("segment_enter ", "segment_exit ")  # how a question begins that needs an audience
 DATES = Stage("dates", rule.Everybody())
 """The stage in which dates that cannot be read are counted."""
+ENROLLED = (("segment_enter", "left"), ("date", DATES.name))
+"""By kind, the stages in which everybody has been enrolled who is enrolled at all."""
 
 
 class Question(NamedTuple):
@@ -183,7 +198,8 @@ def gone_on(look: Look, asked: Question, every: TimeDelta, now: int) -> Look:
 
 
 def parked(look: Look) -> Look:
-    """Its journey takes nobody in: it waits, and what it was in the middle of is given up."""
+    """Its journey takes nobody in: it waits, and what it was in the middle of is given up. Finished
+    later, that would bring in people who came in the pause."""
     return look._replace(
         next_at=NEVER,
         slot_at=None,
@@ -225,6 +241,26 @@ def _unparked(look: Look, asked: Question, now: int) -> Look:
     return look._replace(next_at=next_at, try_at=try_at)
 
 
+async def record_cut_off(connection: AsyncConnection, cut_off: Iterable[Look], now: int) -> None:
+    """Write down the looks that are given up in the middle, and which of them may have missed
+    somebody. First looks are left out: they enrol nobody, and begin again."""
+    known = [look for look in cut_off if look.slot_at is not None and not look.is_first]
+    told = [look._replace(is_truncated=look.is_truncated or look.may_still_enrol) for look in known]
+    await RECORD.run(connection, [scan_row(look, now) for look in told])
+    for look in told:
+        if look.is_truncated:
+            log.warning(CUT_OFF, look.journey_id)
+
+
+CUT_OFF = "a look for journey %d was cut off; whom it had not reached it does not enrol"
+
+
+def scan_row(look: Look, now: int) -> tuple[object, ...]:
+    """The row of `scans` of a look that ends now, as it stood before it ended."""
+    told = (look.is_first, look.members, look.found, look.skipped, look.is_truncated)
+    return (*look.key, look.slot_at, look.version, look.kind, *told, look.started_at, now)
+
+
 # --- what the published journeys ask for
 
 
@@ -244,7 +280,7 @@ async def agree(
     open_doors = await doors(connection, keys, locks=False)
     versioned = [(*key, asked[key].version) for key in keys if key in asked]
     published = {(row[0], row[1]): row[2] for row in await PUBLISHED_AT.run(connection, versioned)}
-    fresh, changed = [], []
+    fresh, changed, cut_off = [], [], []
     for key in keys:
         look, takes_in = rows.get(key), open_doors[key].takes_in
         at = published.get(key, microseconds(now))
@@ -253,6 +289,8 @@ async def agree(
             fresh.append(become)
         elif become is not None and become != look:
             changed.append((*become[2:], *key))
+            cut_off += [look] if look is not None and become.slot_at is None else []
+    await record_cut_off(connection, cut_off, microseconds(now))
     await ADD.run(connection, fresh)
     await CHANGE.run(connection, changed)
 
@@ -300,8 +338,34 @@ async def claim(connection: AsyncConnection, now: int, lease_until: int, token: 
             )
             await CHANGE.run(connection, [(*claimed[2:], *look.key)])
             return claimed
-        await CHANGE.run(connection, [(*parked(look)[2:], *look.key)])
+        await park(connection, look, now)
     return None
+
+
+async def park(connection: AsyncConnection, look: Look, now: int) -> None:
+    """Let it wait until its journey takes people in again."""
+    await record_cut_off(connection, [look], now)
+    await CHANGE.run(connection, [(*parked(look)[2:], *look.key)])
+
+
+async def may_have_stopped(connection: AsyncConnection, look: Look) -> bool:
+    """Whether the journey may have been paused and resumed since this look began. One that was last
+    changed by a save or a publishing was not."""
+    key = look.key
+    was_saved = exists().where(*_its(drafts, key), drafts.c.saved_at == journeys.c.updated_at)
+    was_published = exists().where(
+        *_its(versions, key),
+        versions.c.version == journeys.c.published_version,
+        versions.c.published_at == journeys.c.updated_at,
+    )
+    query = select(journeys.c.updated_at).where(
+        *_its(journeys, key), journeys.c.updated_at > look.started_at, ~was_saved, ~was_published
+    )
+    return (await connection.execute(query)).first() is not None
+
+
+def _its(table: Table, key: JourneyKey) -> tuple[ColumnElement[bool], ...]:
+    return table.c.tenant_id == key[0], table.c.journey_id == key[1]
 
 
 async def is_held(connection: AsyncConnection, look: Look) -> bool:

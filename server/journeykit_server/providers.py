@@ -11,13 +11,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from journeykit_engine.check_nodes import url_fault
 from journeykit_server.database import Database
 from journeykit_server.delivery import (
+    OUTCOMES,
     Failed,
     Item,
     LogProvider,
     Outcome,
     Provider,
     Refused,
-    Unreachable,
 )
 from journeykit_server.dialler import BadNetwork, Dialler
 from journeykit_server.mail import BadAddress
@@ -90,25 +90,34 @@ class Channels:
         except Exception as error:
             told = TOO_SLOW.format(channel=channel) if limit.expired() else str(error)
             return _all_failed(channel, items, f"{type(error).__name__}: {told}")
-        if len(outcomes) == len(items):
+        known = [outcome for outcome in outcomes if isinstance(outcome, OUTCOMES)]
+        if len(known) == len(outcomes) == len(items):
             return outcomes
-        told = BAD_ANSWER.format(channel=channel, got=len(outcomes), want=len(items))
+        told = BAD_ANSWER.format(channel=channel, got=len(known), want=len(items))
         return _all_failed(channel, items, told)
 
 
 class Nobody:
     """Brings nothing, and says so: what an installation that really sends has no provider for must
-    not be told as delivered. A message goes on to its next channel."""
+    not be told as delivered, and must not be lost for a setting that was forgotten. It becomes a
+    dead letter; a channel that is meant to be off is switched off in the policy."""
 
     async def deliver(self, items: Sequence[Item]) -> Sequence[Outcome]:
-        return [Unreachable(NO_PROVIDER) if item.kind == "send" else UNSIGNED for item in items]
+        return [self._refused(item) for item in items]
+
+    def _refused(self, item: Item) -> Refused:
+        if item.kind != "send":
+            return Refused("NO_PROVIDER", NO_SIGNER)
+        return Refused("NO_PROVIDER", NO_PROVIDER.format(channel=item.payload.get("channel")))
 
 
-NO_PROVIDER = "no_provider"
-UNSIGNED = Refused(
-    "NO_PROVIDER",
+NO_PROVIDER = (
+    'Nothing brings messages by "{channel}". Set JOURNEYKIT_GATEWAY_URL and start the worker '
+    'again, then retry; or name the channel in "channels_off" of the policy.'
+)
+NO_SIGNER = (
     "Webhooks are signed, and there is no secret to sign with. Set JOURNEYKIT_WEBHOOK_SECRET, "
-    "start the worker again, then retry.",
+    "start the worker again, then retry."
 )
 
 

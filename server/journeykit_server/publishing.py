@@ -129,8 +129,12 @@ PUBLISHED_ALREADY = (
     'Revision {1} of journey "{0}" is published already, as version {2}. '
     "Save a change before you publish it again."
 )
-NOT_PUBLISHABLE = 'Journey "{}" is {} and cannot be published. Restore it first.'
-UNPUBLISHABLE = ("archived", "deleted")
+NOT_PUBLISHABLE = {
+    "archived": (
+        'Journey "{}" is archived and cannot be published. Save its draft as a new journey.'
+    ),
+    "deleted": 'Journey "{}" is deleted and cannot be published. Restore it first.',
+}
 NEVER_REVIEWED = (
     'Journey "{0}" {1}, and nobody has reviewed it. Review revision {2} before it is published.'
 )
@@ -221,8 +225,8 @@ async def publish(
         # A commit whose answer was lost is repeated: it finds here what it has published.
         if mine := await _published_by(connection, *this, asked.token):
             return mine
-        if journey.status in UNPUBLISHABLE:
-            raise NotPublishable(NOT_PUBLISHABLE.format(journey_id, journey.status))
+        if journey.status in NOT_PUBLISHABLE:
+            raise NotPublishable(NOT_PUBLISHABLE[journey.status].format(journey_id))
         draft, latest = await draft_of(connection, *this), await _latest(connection, *this)
         if unchanged := _already(asked, draft, latest):
             return unchanged

@@ -425,15 +425,19 @@ async def matching(
     after: str,
     limit: int,
     extra: str = "",
+    up_to: str | None = None,
 ) -> Page:
     """The people behind `after` ("" for all) whom the rule holds for: a page looks at `limit` of
     those who come into question, and passes `STRETCH` people at most. `extra` is one more condition
-    over the row `p` of a profile. A page wants one snapshot, as `Database.read` gives it; the next
-    one may have another, and finds people who were added behind the position meanwhile.
+    over the row `p` of a profile; `up_to` is the last person to look at, None for all. A page wants
+    one snapshot, as `Database.read` gives it; the next one may have another, and finds people who
+    were added behind the position meanwhile.
     """
     dialect: Dialect = "sqlite" if connection.dialect.name == "sqlite" else "postgresql"
     pushed = compile_sql(rule, dialect=dialect, now=now, account_zone=account_zone)
     behind = f"p.tenant_id = {tenant_id} AND p.user_id > {quoted(after, dialect)}"
+    if up_to is not None:
+        behind += f" AND p.user_id <= {quoted(up_to, dialect)}"
     more = f" AND ({extra})" if extra else ""
     is_sure = TRUE if pushed.is_exact else pushed.lower
     end = await _end_of_stretch(connection, behind) if dialect == "sqlite" else None

@@ -4,13 +4,20 @@ It looks at the segment of a journey every `SCAN_SECONDS`, at a sweep or a date 
 account's day. The first look at a segment enrols nobody and records who is inside; every later one
 is held against that record. While a journey takes nobody in it is not looked at, and the first look
 after that only brings the record up to date: who came or left meanwhile is seen and not enrolled,
-and the hours of sweeps that passed meanwhile are not made up for.
+and the hours of sweeps that passed meanwhile are not made up for. A look that is cut off in its
+middle, because its journey takes nobody in any more or asks something else, is recorded as
+truncated. It is not finished later, when nobody can tell any more who had come before. A pause that
+is over before the next page does not cut it off, but may have kept people of the last page out, and
+is recorded likewise.
 
 A look goes page by page. The people of a page are enrolled first, as events whose ids name the
 journey, the look and the person; then it is written down that the page is done. So whoever takes a
 page again after a death enrols nobody twice, and two scanners at the same page absorb each other.
 All pages of one look ask about one moment: the hour of a sweep, the beginning of another look. A
 new version with the same question takes over in the middle, between two pages.
+
+Segments that follow a rule are counted by the same scanner, in turn with the looks: neither keeps
+the other waiting for longer than a page takes.
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ from journeykit_server import looks, rules_sql, segments
 from journeykit_server.backoff import backoff, words_of
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database, Unavailable
-from journeykit_server.doors import JourneyKey
+from journeykit_server.doors import JourneyKey, doors
 from journeykit_server.incoming import entering
 from journeykit_server.looks import DATES, FORGET, Look, Question, Stage
 from journeykit_server.published import Walkable
@@ -44,7 +51,7 @@ MOST_OF_A_DIFF = 250_000  # people that one look enrols because they came or lef
 MOST_OF_A_SWEEP = 5_000_000  # people that one sweep enrols
 LEASE = TimeDelta(seconds=30)  # after it a claim is anybody's again: its worker is taken for dead
 HOLD_SECONDS = 10.0  # a claim that is older is made to last longer
-REFRESH_LOOK_SECONDS = 10.0  # how long a look may keep the segments of rules waiting
+REFRESH_LOOK_SECONDS = 10.0  # how often it is asked, between the pages of looks, what is to count
 BEHIND = TimeDelta(seconds=30)  # until a look is tried again whose version this worker cannot walk
 
 
@@ -71,23 +78,45 @@ class Scanner:
         self.every = TimeDelta(seconds=every)
         self.limits = limits or Limits()
         self.questions: dict[JourneyKey, Question] = {}
-        self.refresh_at = float("-inf")  # monotonic
+        self.refresh: segments.Refresh | None = None  # the segment that is being counted
+        self.refresh_at = float("-inf")  # monotonic: when another one is asked for during a look
+        self.has_looked = True  # in the last turn; the segments come first in this one
         self.agreed: object = None  # the published set that the rows of `looks` agree with
 
     async def look_once(self) -> int:
         """One page, or another small step, of the most overdue look; 0 where none is due.
 
-        Segments that follow a rule are counted anew in the same turn: when no look is due, and now
-        and then between the pages of a long one. Raises what `Database.run` raises. A look that
-        fails is set aside for a while and is counted as done.
+        A page of a segment that is counted anew is such a step too: as long as there is something
+        to do of both kinds, they take turns. Raises what `Database.run` raises. A look that fails,
+        or a count, is set aside for a while and is counted as done.
         """
-        if self.runtime.clock.monotonic() >= self.refresh_at and await self._refresh():
+        is_their_turn = self.has_looked and self._may_refresh()
+        if is_their_turn and await self._refresh():
             return 1
-        return await self._look() or await self._refresh()
+        self.has_looked = bool(await self._look())
+        return int(self.has_looked or (not is_their_turn and await self._refresh()))
 
-    async def _refresh(self) -> int:
-        self.refresh_at = self.runtime.clock.monotonic() + REFRESH_LOOK_SECONDS
-        return int(await segments.refresh_once(self.database) is not None)
+    def _may_refresh(self) -> bool:
+        return self.refresh is not None or self.runtime.clock.monotonic() >= self.refresh_at
+
+    async def _refresh(self) -> bool:
+        """Count a page of a rule segment; False where none is due."""
+        if self.refresh is None:
+            self.refresh = await segments.begin_refresh(self.database)
+        if self.refresh is None:
+            self.refresh_at = self.runtime.clock.monotonic() + REFRESH_LOOK_SECONDS
+            return False
+        self.has_looked = False
+        try:
+            goes_on = await self.refresh.page()
+        except Unavailable:
+            raise  # the same page comes next
+        except Exception as fault:
+            segment_id, goes_on = self.refresh.segment_id, False
+            log.error("segment %d could not be counted: %s", segment_id, words_of(fault))
+        if not goes_on:
+            self.refresh = None
+        return True
 
     async def _look(self) -> int:
         await self._agree()
@@ -234,30 +263,42 @@ class Scanner:
         is_over: bool,
     ) -> None:
         """Write down that a page is done, and whom it found."""
+        were_asked_in = bool(people) and stage.enrols and not look.is_first
         rows = [(*look.key, user_id) for user_id in people]
 
         async def work(connection: AsyncConnection) -> Look | None:
             if not await looks.is_held(connection, look):
                 return None
             now = microseconds(await self.database.now(connection))
-            members = look.members
+            if were_asked_in and not await self._takes_in(connection, look):
+                # The pause may have come before any of them: the page counts as not done.
+                before = look._replace(found=look.found - len(people))
+                await looks.park(connection, before, now)
+                return looks.parked(before)
+            members, is_truncated = look.members, look.is_truncated
+            if were_asked_in:  # a pause that is over already may have kept some of them out
+                is_truncated |= await looks.may_have_stopped(connection, look)
             if stage.joins:
                 members += await looks.JOIN.run(connection, rows)
             if stage.leaves:
                 members -= await looks.LEAVE.run(connection, rows)
-            kept = look._replace(members=members, attempts=0, last_error="", try_at=now)
+            done = look._replace(members=members, is_truncated=is_truncated)
+            kept = done._replace(attempts=0, last_error="", try_at=now)
             if is_over:
                 kept = looks.gone_on(kept, asked, self.every, now)
             if is_over and not kept.stage:
-                await looks.RECORD.run(connection, [_scan_row(kept, look, asked.kind, now)])
+                await looks.RECORD.run(connection, [looks.scan_row(done, now)])
             await looks.give_back(connection, kept)
             return kept
 
         kept = await self.database.run(work)
         if kept is None:
             raise Overtaken
-        if kept.slot_at is None:
-            _tell(kept, asked.kind)
+        if kept.slot_at is None and kept.next_at != NEVER:
+            _tell(kept)
+
+    async def _takes_in(self, connection: AsyncConnection, look: Look) -> bool:
+        return (await doors(connection, [look.key], locks=False))[look.key].takes_in
 
     async def _count_unreadable(self, look: Look, asked: Question) -> None:
         """Count, of one page of those that have the trait, who has no date in it."""
@@ -376,8 +417,10 @@ class Scan(NamedTuple):
 
     `members` is for how many people the question holds, `found` how many of them the trigger took
     (or, of a comparison, how many came or left), `skipped` how many had a date that cannot be read.
-    `is_first` says that it only recorded; `is_truncated` that there were more than one look may
-    take: those of a comparison come at the next look, those of a sweep at the next hour.
+    `is_first` says that it only recorded; `is_truncated` that it may not have come to everybody.
+    Either there were more than one look may take: those of a comparison come at the next look,
+    those of a sweep at the next hour. Or the journey was paused, archived or deleted meanwhile, or
+    asked something else: whom the look did not ask in before that, it does not enrol any more.
     """
 
     slot_at: Instant
@@ -392,15 +435,11 @@ class Scan(NamedTuple):
     ended_at: Instant
 
 
-def _scan_row(look: Look, begun: Look, kind: str, now: int) -> tuple[object, ...]:
-    told = (kind, begun.is_first, look.members, look.found, look.skipped, look.is_truncated)
-    return (*look.key, begun.slot_at, look.version, *told, begun.started_at, now)
-
-
-def _tell(look: Look, kind: str) -> None:
+def _tell(look: Look) -> None:
     figures = {"found": look.found, "members": look.members, "skipped": look.skipped}
     level = logging.WARNING if look.is_truncated else logging.INFO
-    log.log(level, "looked for journey %d (%s)", look.journey_id, kind, extra={"figures": figures})
+    told = (look.journey_id, look.kind)
+    log.log(level, "looked for journey %d (%s)", *told, extra={"figures": figures})
 
 
 async def scans_of(

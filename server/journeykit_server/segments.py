@@ -4,17 +4,20 @@ A rule segment is refreshed when it is `REFRESH_SECONDS` old, or at once when it
 whoever the rule holds for comes in, everybody else goes out, also somebody whom a journey added
 meanwhile. What a walk asks about a segment is answered by who is in it at that moment; so a rule
 that asks about another segment may be one refresh behind.
+
+Days and hours of a rule are the account's: of the zone that the tenant gave when it last published
+a journey, UTC before that. So a segment and the trigger of that journey mean the same by "today".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import orjson
-from sqlalchemy import ColumnElement, Row, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, case, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
-from whenever import Instant, TimeDelta
+from whenever import Instant
 
 from journeykit_engine import rule
 from journeykit_engine.rule import Rule
@@ -25,11 +28,18 @@ from journeykit_server.bulk import Delete
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database
 from journeykit_server.incoming import Incoming, event_fault
-from journeykit_server.tables import segment_members, segment_versions, segments
+from journeykit_server.tables import (
+    journeys,
+    segment_members,
+    segment_versions,
+    segments,
+    versions,
+)
 from journeykit_server.versioned import Archived, Kept, Save
 
 REFRESH_SECONDS = 300.0  # so old is a rule segment when its members are counted anew
-REFRESH_PAGE = 5_000  # people in one transaction of a refresh
+REFRESH_PAGE = 5_000  # people who come or go in one transaction of a refresh
+LEASE_SECONDS = 60.0  # after it a count is anybody's again: its worker is taken for dead
 MOST_MEMBERS = 5_000  # of one call, and of one page
 
 KEPT = Kept("segment", segments, segment_versions, "segment_id")
@@ -38,7 +48,7 @@ Kind = Literal["list", "rule"]
 
 class Segment(NamedTuple):
     """A version of a segment. `definition` is its rule, None for a list; `refreshed_at` is when its
-    members were last counted, None where that is still to come."""
+    members were last counted, None where that is still to come or under way."""
 
     tenant_id: int
     segment_id: int
@@ -173,9 +183,14 @@ def _segment(row: Row[Any], version: Row[Any]) -> Segment:
         version.version,
         orjson.loads(version.definition) if version.definition else None,
         instant(version.saved_at),
-        None if row.refreshed_at is None else instant(row.refreshed_at),
+        _counted_at(row.refreshed_at),
         None if row.archived_at is None else instant(row.archived_at),
     )
+
+
+def _counted_at(refreshed_at: int | None) -> Instant | None:
+    """Below zero it says until when somebody counts (`_DUE_AT`)."""
+    return None if refreshed_at is None or refreshed_at < 0 else instant(refreshed_at)
 
 
 # --- who is in it
@@ -272,73 +287,84 @@ async def _refuse_list(connection: AsyncConnection, tenant_id: int, segment_id: 
 BY_RULE = 'The members of segment "{}" follow its rule. Change the rule, or use a list.'
 
 
-def _behind(tenant_id: int, segment_id: int, after: str, up_to: str | None = None) -> Any:
+def _behind(tenant_id: int, segment_id: int, after: str) -> Select[str]:
     c = segment_members.c
-    query = select(c.user_id).where(
+    return select(c.user_id).where(
         c.tenant_id == tenant_id, c.segment_id == segment_id, c.user_id > after
     )
-    return query if up_to is None else query.where(c.user_id <= up_to)
 
 
 # --- a rule is counted anew
 
 
-async def refresh_once(database: Database, account_timezone: str = "UTC") -> Refreshed | None:
-    """Count one rule segment anew, the one that has waited longest; None where none is due.
-
-    Several workers may do this at once: each takes another segment. One that dies half-way leaves
-    its segment to the next refresh. People come and go in pages, each a transaction of its own.
-    """
-
-    async def take(connection: AsyncConnection) -> _Taken | None:
-        return await _take(connection, await database.now(connection))
-
-    taken = await database.run(take)
-    if taken is None:
+async def refresh_once(database: Database) -> Refreshed | None:
+    """Count one rule segment anew, the one that has waited longest; None where none is due."""
+    refresh = await begin_refresh(database)
+    if refresh is None:
         return None
-    refresh = _Refresh(database, taken, account_timezone)
     while await refresh.page():
         pass
     return refresh.told()
 
 
+async def begin_refresh(database: Database) -> Refresh | None:
+    """Take the rule segment that has waited longest, to count it page by page; None where none is
+    due. Several workers may do this at once: each takes another segment. That of one that dies
+    half-way is due again `LEASE_SECONDS` after its last page."""
+
+    async def take(connection: AsyncConnection) -> _Taken | None:
+        return await _take(connection, await database.now(connection))
+
+    taken = await database.run(take)
+    return None if taken is None else Refresh(database, taken)
+
+
 async def next_refresh(database: Database) -> Instant | None:
     """When a segment is to be counted next; None where there is no rule segment."""
-    oldest = select(func.count(), func.min(func.coalesce(segments.c.refreshed_at, 0)))
+    query = select(func.min(_DUE_AT)).where(*_IS_RULE)
 
     async def work(connection: AsyncConnection) -> Instant | None:
-        many, at = (await connection.execute(oldest.where(*_IS_RULE))).one()
-        return instant(int(at)) + REFRESH if many else None
+        at = (await connection.execute(query)).scalar_one()
+        return None if at is None else instant(int(at))
 
     return await database.read(work)
 
 
-REFRESH = TimeDelta(seconds=REFRESH_SECONDS)
+REFRESH = round(REFRESH_SECONDS * 1_000_000)  # microseconds
+LEASE = round(LEASE_SECONDS * 1_000_000)
 _IS_RULE: tuple[ColumnElement[bool], ...] = (
     segments.c.kind == "rule",
     segments.c.archived_at.is_(None),
 )
+_DUE_AT = case(
+    (segments.c.refreshed_at.is_(None), 0),
+    (segments.c.refreshed_at < 0, -segments.c.refreshed_at),
+    else_=segments.c.refreshed_at + REFRESH,
+)
+"""When a segment is to be counted. While it is being counted its `refreshed_at` is minus the moment
+until when it is left to whoever does so, who knows it for theirs by that number."""
 
 
 class _Taken(NamedTuple):
-    """A segment that this worker counts: the version of its rule, and the moment that counts."""
+    """A segment that this worker counts: the version of its rule, the moment that counts, and in
+    which zone it does."""
 
     tenant_id: int
     segment_id: int
     version: int
     asked: Rule
     now: Instant
+    zone: str
+    mark: int
 
 
 async def _take(connection: AsyncConnection, now: Instant) -> _Taken | None:
-    """The segment that is most overdue, marked as counted now, so that nobody else takes it."""
-    table, at = segments.c, microseconds(now)
-    is_due = or_(table.refreshed_at.is_(None), table.refreshed_at <= microseconds(now - REFRESH))
+    """The segment that is most overdue, marked as being counted, so that nobody else takes it."""
     row = (
         await connection.execute(
             select(segments)
-            .where(*_IS_RULE, is_due)
-            .order_by(table.refreshed_at.is_not(None), table.refreshed_at, *segments.primary_key)
+            .where(*_IS_RULE, microseconds(now) >= _DUE_AT)
+            .order_by(_DUE_AT, *segments.primary_key)
             .limit(1)
             .with_for_update(skip_locked=True)
         )
@@ -346,72 +372,113 @@ async def _take(connection: AsyncConnection, now: Instant) -> _Taken | None:
     if row is None:
         return None
     this = (row.tenant_id, row.segment_id)
-    await connection.execute(
-        update(segments).where(*KEPT.of(segments, *this)).values(refreshed_at=at)
-    )
+    mark = -(microseconds(now) + LEASE)
+    await _mark(connection, this, mark)
     _, version = await versioned.read(connection, KEPT, *this)
     asked = rule.parse(orjson.loads(version.definition))
-    return _Taken(*this, row.version, asked, now)
+    zone = (await connection.execute(ZONE, {"tenant_id": row.tenant_id})).scalar() or "UTC"
+    return _Taken(*this, row.version, asked, now, zone, mark)
 
 
-class _Refresh:
+async def _mark(connection: AsyncConnection, this: tuple[int, int], refreshed_at: int) -> None:
+    query = update(segments).where(*KEPT.of(segments, *this))
+    await connection.execute(query.values(refreshed_at=refreshed_at))
+
+
+ZONE = text(
+    f"SELECT v.account_timezone FROM {journeys.name} j JOIN {versions.name} v "
+    "ON v.tenant_id = j.tenant_id AND v.journey_id = j.journey_id "
+    "AND v.version = j.published_version WHERE j.tenant_id = :tenant_id "
+    "ORDER BY v.published_at DESC, v.journey_id DESC LIMIT 1"
+)
+"""The account's, as it stood at the tenant's latest publishing."""
+
+
+class _Stretch(NamedTuple):
+    """Who came and who went up to the person `end`, in order; None where that is everybody."""
+
+    joined: list[str]
+    left: list[str]
+    end: str | None
+
+
+class Refresh:
     """One segment on its way through all people; `after` is the last one it has passed."""
 
-    def __init__(self, database: Database, taken: _Taken, account_timezone: str) -> None:
+    def __init__(self, database: Database, taken: _Taken) -> None:
         self.database = database
         self.taken = taken
-        self.account_timezone = account_timezone
+        self.marks = [taken.mark]  # the last one, and those of tries whose answer was lost
         self.after = ""
         self.joined = self.left = 0
         self.is_whole = False
 
-    async def page(self) -> bool:
-        """Count a page; False where none follows."""
-        page, inside = await self.database.read(self._look)
-        joined = sorted(set(page.user_ids) - inside)
-        left = sorted(inside.difference(page.user_ids))
-        if joined or left:
-            if not await self.database.run(lambda c: self._keep(c, joined, left)):
-                return False  # somebody changed the rule
-            self.joined, self.left = self.joined + len(joined), self.left + len(left)
-        self.after, self.is_whole = page.position, page.is_last
-        return not page.is_last
+    @property
+    def segment_id(self) -> int:
+        return self.taken.segment_id
 
-    async def _look(self, connection: AsyncConnection) -> tuple[rules_sql.Page, set[str]]:
-        """Whom the rule holds for, and who is inside, on one stretch of people."""
-        tenant_id, segment_id, _, asked, now = self.taken
+    async def page(self) -> bool:
+        """Count a page; False where none follows. One that failed can be asked for again."""
+        stretch = await self.database.read(self._look)
+        if not await self.database.run(lambda c: self._keep(c, stretch)):
+            return False  # somebody changed the rule, or took the segment over
+        del self.marks[:-1]
+        self.joined, self.left = self.joined + len(stretch.joined), self.left + len(stretch.left)
+        self.is_whole = stretch.end is None
+        self.after = stretch.end or self.after
+        return not self.is_whole
+
+    async def _look(self, connection: AsyncConnection) -> _Stretch:
+        """Whom the rule holds for and who is inside, as far as both are known and as far as
+        `REFRESH_PAGE` people come or go."""
+        tenant_id, segment_id, _, asked, now, zone, _ = self.taken
+        members = _behind(tenant_id, segment_id, self.after).order_by(segment_members.c.user_id)
+        found = await connection.execute(members.limit(REFRESH_PAGE + 1))
+        inside = list(found.scalars())
+        up_to = inside[REFRESH_PAGE - 1] if len(inside) > REFRESH_PAGE else None
         page = await rules_sql.matching(
             connection,
             tenant_id,
             asked,
             now=now,
-            account_zone=self.account_timezone,
+            account_zone=zone,
             after=self.after,
             limit=REFRESH_PAGE,
+            up_to=up_to,
         )
-        up_to = None if page.is_last else page.position
-        inside = await connection.execute(_behind(tenant_id, segment_id, self.after, up_to))
-        return page, set(inside.scalars())
+        end = up_to if page.is_last else page.position
+        holding = set(page.user_ids)
+        was_inside = {user_id for user_id in inside if end is None or user_id <= end}
+        changed = sorted(holding ^ was_inside)
+        if len(changed) > REFRESH_PAGE:
+            changed = changed[:REFRESH_PAGE]
+            end = changed[-1]
+        joined = [user_id for user_id in changed if user_id in holding]
+        left = [user_id for user_id in changed if user_id in was_inside]
+        return _Stretch(joined, left, end)
 
-    async def _keep(
-        self, connection: AsyncConnection, joined: Sequence[str], left: Sequence[str]
-    ) -> bool:
-        tenant_id, segment_id, version, _, now = self.taken
-        query = select(segments.c.version, segments.c.archived_at).where(
-            *KEPT.of(segments, tenant_id, segment_id)
-        )
-        stands = (await connection.execute(query.with_for_update(read=True))).one()
-        if stands.version != version or stands.archived_at is not None:
+    async def _keep(self, connection: AsyncConnection, stretch: _Stretch) -> bool:
+        """Write down who came and who went; False where the segment is not ours to count any more,
+        and nothing was written."""
+        tenant_id, segment_id, version, _, now, _, _ = self.taken
+        this, at = (tenant_id, segment_id), microseconds(now)
+        query = select(segments).where(*KEPT.of(segments, *this)).with_for_update()
+        stands = (await connection.execute(query)).one()
+        is_ours = stands.version == version and stands.refreshed_at in self.marks
+        if not is_ours or stands.archived_at is not None:
             return False
         # Who has just been added or taken away is locked, as for any change of a person.
+        joined, left = stretch.joined, stretch.left
         await store.lock(connection, [(tenant_id, user_id) for user_id in sorted([*joined, *left])])
-        at = microseconds(now)
         coming = [(tenant_id, user_id, segment_id, at) for user_id in joined]
         await store.JOIN_SEGMENTS.run(connection, coming)
         going = [(tenant_id, user_id, segment_id) for user_id in left]
         await LEAVE_SEGMENTS.run(connection, going)
+        until = microseconds(await self.database.now(connection)) + LEASE
+        self.marks.append(at if stretch.end is None else -until)
+        await _mark(connection, this, self.marks[-1])
         return True
 
     def told(self) -> Refreshed:
-        taken = self.taken
-        return Refreshed(taken.tenant_id, taken.segment_id, self.joined, self.left, self.is_whole)
+        tenant_id, segment_id = self.taken[:2]
+        return Refreshed(tenant_id, segment_id, self.joined, self.left, self.is_whole)

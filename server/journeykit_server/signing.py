@@ -35,9 +35,9 @@ class Signer:
             raise BadSecret(BAD_SECRET.format(fault="is empty"))
         self._keys = tuple(map(_key, secrets))
 
-    def headers(self, message_id: str, now: Instant, body: bytes) -> dict[str, str]:
+    def headers(self, tenant_id: int, message_id: str, now: Instant, body: bytes) -> dict[str, str]:
         """The three headers of a request; `now` is the time of this attempt."""
-        name, seconds = webhook_id(message_id), now.timestamp()
+        name, seconds = webhook_id(tenant_id, message_id), now.timestamp()
         signed = b"%s.%d.%s" % (name.encode(), seconds, body)
         return {
             "webhook-id": name,
@@ -46,14 +46,14 @@ class Signer:
         }
 
 
-def webhook_id(message_id: str) -> str:
-    """The name of an effect towards the outside, the same at every attempt. The readable id has
-    dots in it, which a signature does not allow.
+def webhook_id(tenant_id: int, message_id: str) -> str:
+    """The name of an effect towards the outside, the same at every attempt and unlike that of any
+    other account. The readable id has dots in it, which a signature does not allow.
 
-    >>> webhook_id("j1.v1.hook.ann.e1")
-    'RKS3A2IDRKZPKYR2QXHSQQSOLHDF7YV6QGA7O3ZCPD3GZHSJXKZA'
+    >>> webhook_id(1, "j1.v1.hook.ann.e1")
+    'PIGOFPSC6ZVVDO6KJKGO3SLMUPXA2ELSSI7Z6JNEL2YP2JAA2WMQ'
     """
-    digest = hashlib.sha256(message_id.encode()).digest()
+    digest = hashlib.sha256(f"{tenant_id}:{message_id}".encode()).digest()
     return base64.b32encode(digest).decode().rstrip("=")
 
 

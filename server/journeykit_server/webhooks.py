@@ -153,7 +153,9 @@ class HttpProvider(ABC):
     async def _call(self, item: Item, request: Request, endpoint: Endpoint) -> Outcome:
         if (rest := self.circuits.rest(endpoint)) > 0:
             return Failed(RESTS.format(url=endpoint.shown, seconds=rest), rest)
-        signed = self.signer.headers(item.message_id, self.clock.now(), request.body)
+        signed = self.signer.headers(
+            item.tenant_id, item.message_id, self.clock.now(), request.body
+        )
         try:
             status, pause = await self._post(request, {**request.headers, **signed})
         except ValueError:  # an address or a header that only now turns out to be none

@@ -539,6 +539,16 @@ PROBLEMS = [
         'The send node "a" names the channel "sms" twice.',
         "Keep one of the two: their messages would share an id.",
     ),
+    *(
+        (
+            journey(action(kind="send", channel=channel, template_id=1)),
+            "BAD_CHANNEL",
+            "nodes[1].action.channel",
+            f'The send node "a" names the channel "{told}", which is no plain name.',
+            "Write it in small letters without spaces around, 50 at most.",
+        )
+        for channel, told in (("SMS", "SMS"), (" sms", " sms"), ("*", "*"))
+    ),
     (
         journey(action(kind="send", channel="sms", template_id=1, priority=101)),
         "BAD_PRIORITY",
@@ -604,6 +614,7 @@ def test_every_code_of_a_node_has_its_words_above() -> None:
         "ENTERS_ITSELF",
         "NO_TEMPLATE",
         "NO_CHANNEL",
+        "BAD_CHANNEL",
         "DUPLICATE_CHANNEL",
         "BAD_VARIANT",
         "BAD_PRIORITY",

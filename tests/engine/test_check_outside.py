@@ -123,8 +123,8 @@ def test_a_journey_that_enters_itself_is_told_once() -> None:
 def test_a_template_that_is_not_there_is_a_problem_at_its_channel() -> None:
     channels = [{"channel": "push", "template_id": 7}, {"channel": "sms", "template_id": 8}]
 
-    one = check(send(channel="push", template_id=7), outside=Outside({}, frozenset({8})))
-    many = check(send(channels=channels), outside=Outside({}, frozenset({7})))
+    one = check(send(channel="push", template_id=7), outside=Outside({}, {8: "push"}))
+    many = check(send(channels=channels), outside=Outside({}, {7: "push"}))
 
     assert one.problems == (
         (
@@ -142,3 +142,21 @@ def test_a_template_that_is_not_there_is_a_problem_at_its_channel() -> None:
 
 def test_where_texts_are_kept_elsewhere_no_template_is_missed() -> None:
     assert check(send(channel="push", template_id=7), outside=Outside({})).valid
+
+
+def test_a_text_of_another_channel_is_a_warning() -> None:
+    outside = Outside({}, {7: "sms", 8: ""})
+
+    assert check(send(channel="email", template_id=8), outside=outside).warnings == ()
+    assert check(send(channel="email", template_id=7), outside=outside) == (
+        (),
+        (
+            (
+                "TEMPLATE_OTHER_CHANNEL",
+                "s",
+                "nodes[1].action.template_id",
+                'The send node "s" sends template 7 by "email"; it is written for "sms".',
+                "Choose a template of this channel, or see that its texts fit.",
+            ),
+        ),
+    )

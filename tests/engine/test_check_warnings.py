@@ -41,6 +41,16 @@ WARNINGS = [
         "No exit rule: people stay in the flow after they did what it asks for.",
         'Say in "exit_criteria" when somebody should leave.',
     ),
+    *(
+        (
+            journey({"id": "e", "kind": "exit"}, exit_criteria={"root": everybody}),
+            "EXIT_MATCHES_ALL",
+            "exit_criteria",
+            "The exit rule holds for everybody: everyone leaves at the door.",
+            'Say in "exit_criteria" who should leave, or leave it out.',
+        )
+        for everybody in ({"all": []}, {"none": []}, {"any": [{}, {"trait": "x", "op": "exists"}]})
+    ),
     (
         journey(trigger=SWEEP, exit_criteria={"root": {}}),
         "ONLY_ONCE",
@@ -164,6 +174,7 @@ def test_every_code_of_a_warning_has_its_words_above() -> None:
         "WAIT_LONGER_THAN_MAX",
         "TIMEOUT_PATH_UNUSED",
         "NEXT_UNUSED",
+        "EXIT_MATCHES_ALL",
     }
 
 

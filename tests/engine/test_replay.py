@@ -445,14 +445,20 @@ def test_a_pause_that_ends_in_time_costs_nothing() -> None:
     lines = [track("cart"), call("pause", 1), call("resume", 2)]
     paused = replay.replay(program(PAID, send()), lines, until=UNTIL_LONG_AFTER)
     undisturbed = replay.replay(program(PAID, send()), lines[:1], until=UNTIL_LONG_AFTER)
-    assert paused == undisturbed
+    assert told(paused, "paused", "resumed") == [
+        ("06-01T11:00:00", "paused", "w"),
+        ("06-01T12:00:00", "resumed", "w"),
+    ]
+    stops = ("paused", "resumed")
+    assert [each for each in paused.journal if each["what"] not in stops] == undisturbed.journal
+    assert paused.summary == undisturbed.summary
 
 
 def test_a_paused_person_stays() -> None:
     found = replay.replay(
         program(PAID, send()), [track("cart"), call("pause", 1)], until=UNTIL_LONG_AFTER
     )
-    assert found.journal[-1]["what"] == "waiting"
+    assert [record["what"] for record in found.journal[-2:]] == ["waiting", "paused"]
     assert found.summary["nodes"]["w"]["waiting"] == 1
 
 

@@ -350,3 +350,49 @@ def properties_of(recipe: Mapping[str, Any]) -> dict[str, str]:
         else:
             properties[made["name"]] = value
     return properties
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{{ a | split: '' | uniq | size }}",
+        "{% for i in (1..300) %}{{ a | split: '' | reverse | sort | size }}{% endfor %}",
+        "{% for i in (1..9000) %}{{ a | replace: 'a', 'bbbbbbbbbbbbbbbb' | size }}{% endfor %}",
+        "{% for i in (1..9999) %}{% if a contains b %}{% endif %}{% endfor %}",
+        "{% for i in (1..9999) %}{% case a %}{% when b %}{% endcase %}{% endfor %}",
+    ],
+)
+def test_what_would_take_minutes_is_refused(body: str) -> None:
+    template = parse_template({"body": body})
+
+    with pytest.raises(BadTemplate) as refused:
+        render(template, {"a": "ab" * 90_000, "b": "ba" * 80_000}, None)
+
+    assert str(refused.value) == (
+        'The text "body" cannot be rendered: it goes through over 2000000 characters. '
+        "Mend it there."
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{% assign r = (1..1000000000) %}{% if r contains 'x' %}y{% endif %}",
+        "{% if (1..n) contains 5.5 %}y{% endif %}",
+        "{% for i in (1..1000000000) offset: 999999995 %}{{ i }}{% endfor %}",
+    ],
+)
+def test_a_range_has_as_many_numbers_as_there_are_turns(body: str) -> None:
+    with pytest.raises(BadTemplate) as refused:
+        render(parse_template({"body": body}), {"n": 10**11}, None)
+
+    assert str(refused.value) == (
+        'The text "body" cannot be rendered: a range has over 10000 numbers, on line 1. '
+        "Mend it there."
+    )
+
+
+def test_a_range_of_ordinary_length_is_walked() -> None:
+    template = parse_template({"body": "{% for i in (1..n) %}{{ i }},{% endfor %}"})
+
+    assert render(template, {"n": 3}, None) == Rendered({"body": "1,2,3,"})

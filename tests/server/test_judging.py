@@ -14,6 +14,7 @@ from journeykit_server.database import Database
 from journeykit_server.judging import judge
 from journeykit_server.publishing import save_draft
 from journeykit_server.tables import journeys, template_versions, templates
+from journeykit_server.templates import archive_template
 from tests.databases import START
 from tests.engine.journeys import Value, journey
 from tests.server.shop import API, Shop
@@ -139,6 +140,13 @@ async def test_an_account_without_templates_keeps_its_texts_elsewhere(shop: Shop
     await has_template(shop, 7, "Hello", tenant_id=2)
     assert (await judged(shop, send(7), END)).valid
     await has_template(shop, 8, "Hello")
+    assert codes(await judged(shop, send(7), END)) == (["TEMPLATE_UNKNOWN"], [])
+
+
+async def test_an_account_that_has_put_all_its_templates_away_has_none(shop: Shop) -> None:
+    await has_template(shop, 7, "Hello")
+    await archive_template(shop.database, 1, 7)
+
     assert codes(await judged(shop, send(7), END)) == (["TEMPLATE_UNKNOWN"], [])
 
 

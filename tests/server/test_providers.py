@@ -17,7 +17,6 @@ from journeykit_server.delivery import (
     Item,
     Outcome,
     Refused,
-    Unreachable,
 )
 from journeykit_server.offering import OFFER_SECONDS
 from journeykit_server.providers import (
@@ -152,6 +151,14 @@ async def test_without_settings_all_goes_to_the_log(database: Database) -> None:
     await channels.close()
 
 
+def refused_for_want_of_a_gateway(channel: str) -> Refused:
+    return Refused(
+        "NO_PROVIDER",
+        f'Nothing brings messages by "{channel}". Set JOURNEYKIT_GATEWAY_URL and start the worker '
+        'again, then retry; or name the channel in "channels_off" of the policy.',
+    )
+
+
 async def test_a_secret_sends_webhooks_out(database: Database) -> None:
     settings = {"JOURNEYKIT_WEBHOOK_SECRET": SECRET, "JOURNEYKIT_ALLOW_NETWORKS": "127.0.0.0/8"}
     channels = from_settings(database, settings)
@@ -162,7 +169,7 @@ async def test_a_secret_sends_webhooks_out(database: Database) -> None:
     await channels.close()
 
     assert kinds(channels) == {"webhook": WebhookProvider, "default": Nobody}
-    assert told == [Delivered(), Unreachable("no_provider")]
+    assert told == [Delivered(), refused_for_want_of_a_gateway("sms")]
     assert len(receiver.heard) == 1
 
 
@@ -174,7 +181,7 @@ async def test_where_something_is_really_sent_the_rest_is_not_called_delivered(
     told = await channels.deliver([send("push"), call("https://example.com/hook")])
 
     assert told == [
-        Unreachable("no_provider"),
+        refused_for_want_of_a_gateway("push"),
         Refused(
             "NO_PROVIDER",
             "Webhooks are signed, and there is no secret to sign with. Set "

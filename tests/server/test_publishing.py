@@ -355,9 +355,12 @@ async def test_of_two_who_publish_whatever_is_there_both_get_it(
         assert one.version == version
 
 
-@pytest.mark.parametrize("status", ["archived", "deleted"])
+@pytest.mark.parametrize(
+    ("status", "fix"),
+    [("archived", "Save its draft as a new journey."), ("deleted", "Restore it first.")],
+)
 async def test_a_journey_that_was_put_away_is_not_published(
-    database: Database, status: str
+    database: Database, status: str, fix: str
 ) -> None:
     await save_draft(database, 1, SOUND)
     await put(database, status)
@@ -365,9 +368,7 @@ async def test_a_journey_that_was_put_away_is_not_published(
     with pytest.raises(NotPublishable) as told:
         await publish(database, 1, 1)
 
-    assert str(told.value) == (
-        f'Journey "1" is {status} and cannot be published. Restore it first.'
-    )
+    assert str(told.value) == f'Journey "1" is {status} and cannot be published. {fix}'
     assert await rows(database, select(versions)) == []
 
 

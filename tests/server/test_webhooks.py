@@ -83,7 +83,7 @@ async def test_a_retry_is_the_same_request_under_the_same_name_at_its_own_time(
     one, two = receiver.heard
     assert one.body == two.body
     assert one.headers["webhook-id"] == two.headers["webhook-id"]
-    assert webhook_id("j7.v1.hook.ann.e1") == one.headers["webhook-id"]
+    assert webhook_id(1, "j7.v1.hook.ann.e1") == one.headers["webhook-id"]
     assert "." not in one.headers["webhook-id"]
     stamps = [int(each.headers["webhook-timestamp"]) for each in (one, two)]
     assert stamps == [START.timestamp(), START.timestamp() + 305]
@@ -398,7 +398,7 @@ async def test_a_gateway_gets_a_message_that_is_ready(receiver: Receiver) -> Non
 
     (heard,) = receiver.heard
     assert heard.path == "/in"
-    assert heard.headers["webhook-id"] == webhook_id("j7.v1.hello.ann.e1")
+    assert heard.headers["webhook-id"] == webhook_id(1, "j7.v1.hello.ann.e1")
     assert heard.json == {
         "message_id": "j7.v1.hello.ann.e1",
         "tenant_id": 1,
