@@ -1,13 +1,14 @@
 """Messages that wait for a better hour: kept with the values they were made with, then sent back.
 
 A deferred message has left the outbox, so that its person's next effects go on before it. When its
-time has come it goes back there, and is asked every question anew.
+time has come it goes back there, and is asked every question anew. What had failed before goes on
+counting, so that a night does not begin the ladder of attempts anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import bindparam, func, select
@@ -21,7 +22,8 @@ from journeykit_server.tables import deferred_sends, outbox
 
 
 class DeferredRow(NamedTuple):
-    """A message as it waits: moments in microseconds, `payload` as JSON text."""
+    """A message as it waits: moments in microseconds, `payload` as JSON text, under `TRIED` with
+    how often it was tried and when it failed first."""
 
     tenant_id: int
     message_id: str
@@ -48,12 +50,24 @@ def deferred_row(item: Item, outcome: Deferred) -> DeferredRow:
         position=item.position,
         node_id=item.node_id,
         kind=item.kind,
-        payload=orjson.dumps(item.payload).decode(),
+        payload=orjson.dumps({**item.payload, **_tried(item)}).decode(),
         is_holdout=item.is_holdout,
         created_at=microseconds(item.created_at),
         send_at=microseconds(outcome.until),
         reason=outcome.reason,
     )
+
+
+TRIED = "tried"
+"""Belongs to the wait and not to the message, which has no field of that name."""
+
+
+def _tried(item: Item) -> dict[str, Any]:
+    attempts = item.attempts - 1  # it was not offered this time
+    if not attempts:
+        return {}
+    failed_at = None if item.failed_at is None else microseconds(item.failed_at)
+    return {TRIED: [attempts, failed_at]}
 
 
 async def defer(connection: AsyncConnection, rows: Iterable[DeferredRow]) -> None:
@@ -67,9 +81,16 @@ async def release(connection: AsyncConnection, now: Instant, limit: int) -> int:
     at = microseconds(now)
     due = await connection.execute(_DUE, {"at": at, "many": limit})
     rows = [DeferredRow(*row) for row in due]
-    await BACK.run(connection, [(*row[:13], at, 0, "") for row in rows])
+    await BACK.run(connection, [_back(row, at) for row in rows])
     await DELETE_DEFERRED.run(connection, [row[:2] for row in rows])
     return len(rows)
+
+
+def _back(row: DeferredRow, at: int) -> tuple[Any, ...]:
+    payload = orjson.loads(row.payload)
+    attempts, failed_at = payload.pop(TRIED, (0, None))
+    row = row._replace(payload=orjson.dumps(payload).decode())
+    return (*row[:13], at, attempts, "", failed_at)
 
 
 async def next_release(connection: AsyncConnection) -> Instant | None:
@@ -87,4 +108,4 @@ _DUE = (
 )
 INSERT_DEFERRED = Insert(deferred_sends, DeferredRow._fields)
 DELETE_DEFERRED = Delete(deferred_sends, ("tenant_id", "message_id"))
-BACK = Insert(outbox, (*DeferredRow._fields[:13], "try_at", "attempts", "last_error"))
+BACK = Insert(outbox, (*DeferredRow._fields[:13], "try_at", "attempts", "last_error", "failed_at"))

@@ -1,8 +1,9 @@
 """What a journey lets happen: whether it takes people in, moves them on, and lets messages out.
 
 A door is read in the transaction that goes through it, with the journey locked against change, so
-once a pause, an archiving or a deletion has been answered nothing comes through. People are locked
-first, then journeys, by everybody.
+once a pause, an archiving or a deletion has been answered nothing comes through. What had been let
+out by then and is being offered at that very moment still goes out. People are locked first, then
+journeys, by everybody.
 
 On PostgreSQL that lock is an advisory one, shared by whoever goes through and taken alone by who
 changes the journey. It is fair: who comes later queues up behind who waits to close the door. A row

@@ -7,11 +7,13 @@ address, a channel that is off) leads on to the next channel of the message; wha
 person (no consent, a cap, the hour) ends it.
 
 All of a batch is read and decided in one transaction, with the people locked, so that two workers
-never give out the same place of a cap; what is decided is then offered outside of it.
+never give out the same place of a cap; what is decided is then offered outside of it. An effect of
+which the questions cannot be answered has failed by itself, and holds up no other.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +26,14 @@ from whenever import Date, Instant
 from journeykit_engine import profile, timing
 from journeykit_engine.template import BadTemplate, Missing, Template, parse_template, render
 from journeykit_server import store, subscriptions, templates
+from journeykit_server.backoff import words_of
 from journeykit_server.bulk import Delete, Insert, Select
 from journeykit_server.clock import microseconds
 from journeykit_server.database import Database
 from journeykit_server.delivery import (
     Deferred,
     Delivered,
+    Failed,
     Held,
     Item,
     Outcome,
@@ -42,6 +46,8 @@ from journeykit_server.policy import ANY, Policy, policies
 from journeykit_server.published import Key, Published, Walkable
 from journeykit_server.store import PersonKey, StoredProfile
 from journeykit_server.tables import budget_uses, tasks
+
+log = logging.getLogger("journeykit")
 
 TRANSACTIONAL = "transactional"
 """The category of what a person has to be told: caps, quiet hours and marketing consent do not
@@ -80,12 +86,12 @@ class Governor:
         """One course an effect, in their order. Reserves the places in the caps of all that are
         ready, and writes tasks onto their list."""
         known = await self._known(connection, items)
-        courses = [self._course(known, item) for item in items]
+        courses = [self._course_of(known, item) for item in items]
         await RESERVE.run(connection, sorted(known.reserved))
         await GIVE_TASKS.run(connection, sorted(known.given))
         return courses
 
-    async def _known(self, connection: AsyncConnection, items: Sequence[Item]) -> Known:
+    async def _known(self, connection: AsyncConnection, items: Sequence[Item]) -> _Known:
         sends = [item for item in items if item.kind == "send"]
         people = sorted({_person(item) for item in sends})
         locked = await store.lock(connection, people)
@@ -98,10 +104,10 @@ class Governor:
         of_days = {(*_person(item), days[_version(item)]) for item in sends}
         rows = await USES.run(connection, sorted(of_days))
         wanted = sorted({key for item in sends for key in _templates_of(item)})
-        return Known(
+        return _Known(
             now=now,
             doors=await doors(connection, (_journey(item) for item in items)),
-            people={key: _recipient(stored) for key, stored in locked.items()},
+            people=locked,
             zones=zones,
             days=days,
             states=await subscriptions.of_people(connection, people),
@@ -117,12 +123,18 @@ class Governor:
         found = self.published.known[key]
         return found.program.zone if isinstance(found, Walkable) else "UTC"
 
-    def _course(self, known: Known, item: Item) -> Course:
-        door = known.doors[_journey(item)]
-        if door.outgoing == "hold":
-            return Course((), Held(), item)
-        if door.outgoing == "cancel":
-            return Course((), Suppressed(door.status), item)
+    def _course_of(self, known: _Known, item: Item) -> Course:
+        try:
+            return self._course(known, item)
+        except Exception as error:
+            told = (item.journey_id, item.node_id, type(error).__name__)
+            log.error("governance failed journey_id=%d node_id=%s error=%s", *told)
+            return failed(item, error)
+
+    def _course(self, known: _Known, item: Item) -> Course:
+        shut = withheld(known.doors[_journey(item)])
+        if shut is not None:
+            return Course((), shut, item)
         if item.kind == "send":
             return _Sending(self, known, item).course()
         if item.kind == "task":
@@ -142,6 +154,18 @@ class Governor:
                 self.parsed.popitem(last=False)
         self.parsed.move_to_end(key)
         return found
+
+
+def withheld(door: Door) -> Outcome | None:
+    """What becomes of an effect whose journey lets nothing out; None where it may go."""
+    if door.outgoing == "hold":
+        return Held()
+    return Suppressed(door.status) if door.outgoing == "cancel" else None
+
+
+def failed(item: Item, fault: Exception) -> Course:
+    """Of an effect that cannot be decided on: it is tried again, and a dead letter in the end."""
+    return Course((), Failed(words_of(fault)), item)
 
 
 class Recipient(NamedTuple):
@@ -175,7 +199,7 @@ class _Day:
 
 
 @dataclass(slots=True)
-class Known:
+class _Known:
     """All that was read for a batch; `uses` and `reserved` grow as its messages are decided on.
 
     `writing` are the tenants that have templates. Before its first one an account has no texts:
@@ -184,7 +208,7 @@ class Known:
 
     now: Instant
     doors: Mapping[JourneyKey, Door]
-    people: Mapping[PersonKey, Recipient]
+    people: Mapping[PersonKey, StoredProfile]
     zones: Mapping[Key, str]
     days: Mapping[Key, int]
     states: Mapping[PersonKey, Mapping[tuple[str, str], str]]
@@ -215,11 +239,12 @@ class _Medium(NamedTuple):
 class _Sending:
     """One message, and the questions that are asked of it."""
 
-    def __init__(self, governor: Governor, known: Known, item: Item) -> None:
+    def __init__(self, governor: Governor, known: _Known, item: Item) -> None:
         self.governor, self.known, self.item = governor, known, item
         self.policy = known.policies[item.tenant_id]
         self.zone = known.zones[_version(item)]
-        self.person = known.people.get(_person(item), NOBODY)
+        stored = known.people.get(_person(item))
+        self.person = NOBODY if stored is None else _recipient(stored)
         self.states = known.states.get(_person(item), {})
         self.budget = _budget(item)
         self.day = (*_person(item), known.days[_version(item)])
@@ -272,7 +297,7 @@ class _Sending:
     def _address(self, channel: str) -> str | None:
         """Where the person is on this channel; None where that is not known, or not needed."""
         found = self.person.traits.get(self.policy.addresses.get(channel, ""))
-        return found if isinstance(found, str) and found.strip() else None
+        return found.strip() or None if isinstance(found, str) else None
 
     def _reserve(self) -> None:
         tenant_id, user_id, day = self.day
@@ -399,10 +424,13 @@ def _media(item: Item) -> list[_Medium]:
     ]
 
 
-def _templates_of(item: Item) -> Iterable[TemplateKey]:
-    for medium in _media(item):
-        if medium.template_id is not None:
-            yield item.tenant_id, medium.template_id
+def _templates_of(item: Item) -> list[TemplateKey]:
+    try:
+        media = _media(item)
+    except Exception:  # its course fails of the same, and says so
+        return []
+    wanted = (medium.template_id for medium in media)
+    return [(item.tenant_id, each) for each in wanted if each is not None]
 
 
 def _budget(item: Item) -> str:

@@ -2,15 +2,17 @@
 
 A message that came in is an event of its sender: `inbound_email`, `inbound_sms` or
 `inbound_linkedin`, which wakes whoever waits for a reply. The sender is found by the message that
-they answer, else by the address they write from. An e-mail is a reply only in a thread that we
-began; any other one is kept and answers nothing.
+they answer, else by the address they write from, however that is written. An e-mail is a reply
+only in a thread that we began with its sender; any other one is kept and answers nothing. What a
+mail says that it answers can be written by anybody, so it alone makes no one its sender.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
 from email.utils import parseaddr
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -19,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from journeykit_engine import signal
 from journeykit_engine.comparison import shown
+from journeykit_server.bulk import Select
 from journeykit_server.clock import instant
 from journeykit_server.incoming import (
     MOST_ID_CHARACTERS,
@@ -29,8 +32,9 @@ from journeykit_server.incoming import (
 )
 from journeykit_server.mail import name_for_mail
 from journeykit_server.policy import policies
-from journeykit_server.rules_values import place, quoted
+from journeykit_server.rules_values import Dialect, place, quoted
 from journeykit_server.runtime import Runtime
+from journeykit_server.store import PERSON
 from journeykit_server.tables import deferred_sends, messages, outbox
 
 log = logging.getLogger("journeykit")
@@ -38,7 +42,7 @@ log = logging.getLogger("journeykit")
 MOST_TEXT_CHARACTERS = 10_000  # of a message that is kept; the rest is mostly what it answers
 MOST_SHARING = 10_000  # people with one address who all get what came from it
 MOST_ANSWERED = 20  # ids of the thread that are looked for
-MOST_SENT = 1_000  # latest messages of a person among which an answered one is looked for
+MOST_SENT = 1_000  # latest messages of those people among which an answered one is looked for
 
 Channel = Literal["email", "sms", "linkedin"]
 
@@ -137,7 +141,7 @@ LONG_ID = "The id of the message has {} characters, more than {}. Give its hash.
 
 def _properties(inbound: Inbound, found: _Found, opt_out_words: Collection[str]) -> dict[str, Any]:
     text = _kept(inbound.text)
-    own = {signal.plain_words(word) for word in opt_out_words}
+    own = {_word(word) for word in opt_out_words} - {""}
     properties: dict[str, Any] = {
         "text": text[:MOST_TEXT_CHARACTERS],
         "channel": inbound.channel,
@@ -145,7 +149,7 @@ def _properties(inbound: Inbound, found: _Found, opt_out_words: Collection[str])
     }
     if inbound.subject:
         properties["subject"] = _kept(inbound.subject)[:MOST_TEXT_CHARACTERS]
-    if signal.plain_words(text[:MOST_TEXT_CHARACTERS]) in own:
+    if _word(text[:MOST_TEXT_CHARACTERS]) in own:
         properties["opt_out"] = True
     if inbound.channel == "email":
         properties["in_thread"] = found.answered is not None
@@ -154,6 +158,11 @@ def _properties(inbound: Inbound, found: _Found, opt_out_words: Collection[str])
         properties["journey_id"] = found.answered.journey_id
         properties["node_id"] = found.answered.node_id
     return properties
+
+
+def _word(text: str) -> str:
+    """A text as it is compared with words; signs alone are compared as they are."""
+    return signal.plain_words(text) or text.strip()
 
 
 def _kept(text: str) -> str:
@@ -169,14 +178,13 @@ async def _find(connection: AsyncConnection, tenant_id: int, inbound: Inbound) -
     that address."""
     names = [_kept(name) for name in re.split(r"[\s<>,]+", inbound.in_reply_to) if name]
     names = names[-MOST_ANSWERED:]  # of a long thread the latest
-    answered = await _answered(connection, tenant_id, names)
     people = await _people_at(connection, tenant_id, inbound)
-    if answered is None and names:
+    if inbound.channel == "email":
         answered = await _answered_mail(connection, tenant_id, people, names)
+        return _Found(tuple(people) if answered is None else (answered.user_id,), answered)
+    answered = await _answered(connection, tenant_id, names)
     if answered is None:
         return _Found(tuple(people), None)
-    if inbound.channel == "email":
-        return _Found((answered.user_id,), answered)
     return _Found(tuple(sorted({answered.user_id, *people})), answered)
 
 
@@ -186,9 +194,13 @@ SENT = (messages, outbox, deferred_sends)
 async def _answered(
     connection: AsyncConnection, tenant_id: int, names: Sequence[str]
 ) -> _Answered | None:
-    """The message of ours that has one of these ids."""
+    """The message of ours that has one of these ids, which a carrier told."""
     for table in SENT if names else ():
-        query = _sends(table, tenant_id).where(table.c.message_id.in_(names))
+        c = table.c
+        query = select(c.user_id, c.message_id, c.journey_id, c.node_id).where(
+            c.tenant_id == tenant_id, c.kind == "send", c.message_id.in_(names)
+        )
+        query = query.where(c.state == "delivered") if table is messages else query
         row = (await connection.execute(query.limit(1))).one_or_none()
         if row is not None:
             return _Answered(*row)
@@ -196,70 +208,127 @@ async def _answered(
 
 
 async def _answered_mail(
-    connection: AsyncConnection, tenant_id: int, people: Iterable[str], names: Sequence[str]
+    connection: AsyncConnection, tenant_id: int, people: Sequence[str], names: Sequence[str]
 ) -> _Answered | None:
-    """The message to one of these people whose name for mail servers was answered. Such a name
-    cannot be read back, so it is made anew for the latest that were sent."""
-    wanted = {name.partition("@")[0].casefold() for name in names}
-    for user_id in people:
-        for table in SENT:
-            latest = (
-                _sends(table, tenant_id)
-                .where(table.c.user_id == user_id)
-                .order_by(table.c.created_at.desc())
-                .limit(MOST_SENT)
-            )
-            for row in await connection.execute(latest):
-                if name_for_mail(tenant_id, row.message_id) in wanted:
-                    return _Answered(*row)
+    """The message to one of these people that was answered, by its id or by its name for mail
+    servers. Such a name cannot be read back, so it is made anew for the latest that were sent."""
+    wanted = {*names, *(name.partition("@")[0].casefold() for name in names)}
+    given = [(tenant_id, user_id) for user_id in people]
+    for latest in LATEST if names else ():
+        for row in await latest.run(connection, given):
+            sent = _Answered(*row)
+            if not wanted.isdisjoint((sent.message_id, name_for_mail(tenant_id, sent.message_id))):
+                return sent
     return None
 
 
-def _sends(table: Table, tenant_id: int) -> Any:
-    """What was sent, or is on its way: a withheld message was seen by nobody."""
-    c = table.c
-    query = select(c.user_id, c.message_id, c.journey_id, c.node_id).where(
-        c.tenant_id == tenant_id, c.kind == "send"
+def _latest(table: Table) -> Select:
+    """What was sent to people, or is on its way: a withheld message was seen by nobody."""
+    delivered = " AND s.state = 'delivered'" if table is messages else ""
+    return Select(
+        PERSON,
+        f"SELECT s.user_id, s.message_id, s.journey_id, s.node_id FROM {{given}} "
+        f"JOIN {table.name} s ON s.tenant_id = given.tenant_id AND s.user_id = given.user_id "
+        f"WHERE s.kind = 'send'{delivered} ORDER BY s.created_at DESC LIMIT {MOST_SENT}",
     )
-    return query.where(c.state == "delivered") if table is messages else query
+
+
+LATEST = tuple(map(_latest, SENT))
 
 
 async def _people_at(connection: AsyncConnection, tenant_id: int, inbound: Inbound) -> list[str]:
-    """Everybody who has the sender's address, in the order of their ids."""
-    address = _address(inbound)
-    if not address:
+    """Everybody who has the sender's address, in the order of their ids. There is no index over
+    addresses: every profile of the tenant is looked at, seconds for a million."""
+    addresses = _addresses(inbound)
+    if not addresses:
         return []
     policy = (await policies(connection, [tenant_id]))[tenant_id]
     trait = policy.addresses.get(inbound.channel, inbound.channel)
-    dialect: Literal["sqlite", "postgresql"]
-    dialect = "sqlite" if connection.dialect.name == "sqlite" else "postgresql"
-    kept = place("p.traits", trait, dialect).text
-    bytewise = "" if dialect == "sqlite" else ' COLLATE "C"'
-    kept = _digits_of(kept) if inbound.channel == "sms" else f"lower({kept}{bytewise})"
+    dialect: Dialect = "sqlite" if connection.dialect.name == "sqlite" else "postgresql"
+    known = _with_addresses(tenant_id, trait, inbound.channel, dialect)
+    listed = ", ".join(quoted(address, dialect) for address in addresses)
     found = await connection.exec_driver_sql(
-        f"SELECT p.user_id FROM profiles AS p WHERE p.tenant_id = {tenant_id} "
-        f"AND {kept} = {quoted(address, dialect)} ORDER BY p.user_id LIMIT {MOST_SHARING}"
+        f"{known} SELECT user_id FROM known WHERE n IN ({listed}) "
+        f"ORDER BY user_id LIMIT {MOST_SHARING + 1}"
     )
-    return list(found.scalars())
+    people = list(found.scalars())
+    if len(people) > MOST_SHARING:
+        log.warning(MANY_SHARING, MOST_SHARING, inbound.channel)
+    return people[:MOST_SHARING]
 
 
-def _address(inbound: Inbound) -> str:
-    """The sender as it is compared: small letters (of ASCII alone, as databases do it), of a number
-    its digits and the plus."""
+MANY_SHARING = "more than %d people share the address of an inbound %s; the others do not get it"
+
+
+def _addresses(inbound: Inbound) -> tuple[str, ...]:
+    """The sender as it is compared: in small letters (of ASCII alone, as databases do it); a number
+    as its digits from the country on, with the 00 that may be written before them."""
     sender = _kept(inbound.sender).strip()
     if inbound.channel == "sms":
-        number = sender.translate(BETWEEN_DIGITS)
-        return f"+{number[2:]}" if number.startswith("00") else number
+        number = _digits(sender)
+        return (number, f"00{number}") if number else ()
     if inbound.channel == "email":
         sender = parseaddr(sender)[1]
-    return sender.encode().lower().decode()
+    return (sender.encode().lower().decode(),) if sender else ()
 
 
-BETWEEN = " -()./"  # what people write between the digits of a number
-BETWEEN_DIGITS = str.maketrans("", "", BETWEEN)
+def _digits(number: str) -> str:
+    """A number's digits without what says that they begin with the country; "" of a name.
+
+    >>> _digits("tel:+44 (0) 7700 900-123"), _digits("00447700900123"), _digits("SHOP24")
+    ('447700900123', '447700900123', '')
+    """
+    number = number.lower()
+    for word in NO_DIGITS:
+        number = number.replace(word, "")
+    digits = [unicodedata.decimal(mark, None) for mark in number if mark not in BETWEEN]
+    if None in digits:
+        return ""
+    return "".join(map(str, digits)).removeprefix("00")
 
 
-def _digits_of(column: str) -> str:
-    for mark in BETWEEN:
-        column = f"replace({column}, '{mark}', '')"
-    return column
+NO_DIGITS = {"tel:": "", "(0)": ""}  # a link, and the 0 that is dialled at home alone
+BETWEEN = " -()./+\t\u00a0\u202f\u2010\u2011\u2013\u200e\u200f\u202a\u202c\u2066\u2069"
+"""What people write between the digits of a number, and the marks of direction copied with it."""
+ZEROS = "٠۰०\uff10"
+"""The zeros of other digits that numbers are kept in: Arabic, Persian, Devanagari, wide ones."""
+OTHER_DIGITS = {chr(ord(zero) + n): str(n) for zero in ZEROS for n in range(10)}
+BLANKS = " \t\n\r\x0b\x0c\u00a0"  # around an address
+
+
+def _with_addresses(tenant_id: int, trait: str, channel: Channel, dialect: Dialect) -> str:
+    """SQL up to a table `known` of who has which address, as addresses are compared. Steps after
+    the first are for the few in which it has left something."""
+    kept = place("p.traits", trait, dialect).text
+    kept = f"lower({kept})" if dialect == "sqlite" else f'lower({kept} COLLATE "C")'
+    tables = [
+        f"k0 AS (SELECT p.user_id, {kept} AS n FROM profiles AS p WHERE p.tenant_id = {tenant_id})"
+    ]
+    steps = _steps(dialect) if channel == "sms" else [f"trim(n, {quoted(BLANKS, dialect)})"]
+    for number, step in enumerate(steps):
+        which = " WHERE n GLOB '*[^0-9]*'" if number == 1 else ""
+        tables.append(f"k{number + 1} AS (SELECT user_id, {step} AS n FROM k{number}{which})")
+    rest = f" UNION ALL SELECT * FROM k{len(steps)}" if len(steps) > 1 else ""
+    return f"WITH {', '.join(tables)}, known AS (SELECT * FROM k1{rest})"
+
+
+def _steps(dialect: Dialect) -> list[str]:
+    """What makes the digits out of a number `n`, one step after the other."""
+    if dialect == "postgresql":  # what has no counterpart is dropped
+        marks = quoted("".join(OTHER_DIGITS) + BETWEEN, dialect)
+        return [f"translate({_replaced(NO_DIGITS)}, {marks}, '{''.join(OTHER_DIGITS.values())}')"]
+    usual = {**NO_DIGITS, **dict.fromkeys(filter(str.isascii, BETWEEN), "")}
+    others = {**OTHER_DIGITS, **dict.fromkeys(BETWEEN, "")}
+    names = [mark for mark in others if mark not in usual]
+    pages = [names[i : i + CALLS_AT_ONCE] for i in range(0, len(names), CALLS_AT_ONCE)]
+    return [_replaced(usual), *(_replaced({mark: others[mark] for mark in page}) for page in pages)]
+
+
+CALLS_AT_ONCE = 20  # inside each other; SQLite's parser has no room for more than some 30
+
+
+def _replaced(marks: Mapping[str, str]) -> str:
+    called = "n"
+    for mark, by in marks.items():
+        called = f"replace({called}, '{mark}', '{by}')"
+    return called

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from journeykit_server.backoff import words_of
+from journeykit_server.database import Unavailable
 from journeykit_server.delivery import (
     OUTCOMES,
     Failed,
@@ -25,7 +27,10 @@ OFFER_SECONDS = 35  # how long a provider may take; one of several channels has 
 
 Enter = Callable[[int, Sequence[Item]], Awaitable[Sequence[Outcome]]]
 """Takes the people of these effects, all of one tenant, into the journeys they name; one outcome an
-effect."""
+effect. May be asked for the same effect again."""
+Hold = Callable[[Sequence[Item]], Awaitable[Sequence[Outcome | None]]]
+"""Keeps a batch for another round, and says what became of each of these effects meanwhile: None
+where it may still go out."""
 
 
 class Answer(NamedTuple):
@@ -41,11 +46,10 @@ Place = tuple[int, Item]
 
 class Offer:
     """One batch; `hold` is called before every round after the first, so that nobody takes a batch
-    over that needs several."""
+    over that needs several, and nothing goes out by a further channel of a journey that was stopped
+    since. What is with the provider when a journey is stopped still goes out."""
 
-    def __init__(
-        self, provider: Provider, enter: Enter, hold: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, provider: Provider, enter: Enter, hold: Hold) -> None:
         self.provider, self.enter, self.hold = provider, enter, hold
 
     async def make(self, courses: Sequence[Course]) -> list[Answer]:
@@ -59,7 +63,7 @@ class Offer:
             if place not in answers and step < len(course.ready)
         ]:
             if step:
-                await self.hold()
+                offered = await self._held(offered, answers)
             for (place, item), outcome in zip(offered, await self._round(offered), strict=True):
                 if isinstance(outcome, Unreachable):
                     reasons[place] = reasons[place] or outcome.reason
@@ -71,6 +75,18 @@ class Offer:
                 end = Suppressed(reasons[place]) if course.end is None else course.end
                 answers[place] = Answer(end, course.about)
         return [answers[place] for place in range(len(courses))]
+
+    async def _held(self, offered: list[Place], answers: dict[int, Answer]) -> list[Place]:
+        """Those that may still go out; `answers` gets what became of the others."""
+        try:
+            said = await self.hold([item for _, item in offered])
+        except Exception as error:  # what went out in the rounds before is to be kept
+            failed = _all_failed(offered, error)
+            said = [failed[place] for place, _ in offered]
+        shut = zip(offered, said, strict=True)
+        ended = {place: Answer(end, item) for (place, item), end in shut if end is not None}
+        answers.update(ended)
+        return [each for each in offered if each[0] not in ended]
 
     async def _round(self, offered: Sequence[Place]) -> list[Outcome]:
         """One outcome a place, in their order."""
@@ -85,16 +101,22 @@ class Offer:
         return [found[place] for place, _ in offered]
 
     async def _enter(self, tenant_id: int, offered: Sequence[Place]) -> dict[int, Outcome]:
+        """Where one of them cannot enter, halve the group until that one is alone."""
         try:
-            outcomes = await self.enter(tenant_id, [item for _, item in offered])
+            outcomes = list(await self.enter(tenant_id, [item for _, item in offered]))
         except Exception as error:
-            return _all_failed(offered, error)
-        return _one_each(offered, outcomes)
+            if len(offered) == 1 or isinstance(error, Unavailable):
+                return _all_failed(offered, error)
+        else:
+            return _one_each(offered, outcomes)
+        middle = len(offered) // 2
+        first = await self._enter(tenant_id, offered[:middle])
+        return first | await self._enter(tenant_id, offered[middle:])
 
     async def _deliver(self, offered: Sequence[Place]) -> dict[int, Outcome]:
         try:
             async with asyncio.timeout(OFFER_SECONDS) as limit:
-                outcomes = await self.provider.deliver([item for _, item in offered])
+                outcomes = list(await self.provider.deliver([item for _, item in offered]))
         except Exception as error:
             late = TimeoutError(TOO_SLOW.format(OFFER_SECONDS))
             return _all_failed(offered, late if limit.expired() else error)
@@ -103,20 +125,27 @@ class Offer:
 
 TOO_SLOW = "the provider gave no answer within {} seconds"
 BAD_ANSWER = "the provider gave {got} outcomes for {want} effects; it owes one each"
+NO_OUTCOME = "the provider answered with {}, which is no outcome"
 
 
 def _tenant(place: Place) -> int:
     return place[1].tenant_id
 
 
-def _one_each(offered: Sequence[Place], outcomes: Sequence[Outcome]) -> dict[int, Outcome]:
-    known = [outcome for outcome in outcomes if isinstance(outcome, OUTCOMES)]
-    if len(known) == len(outcomes) == len(offered):
-        return {place: outcome for (place, _), outcome in zip(offered, known, strict=True)}
-    told = BAD_ANSWER.format(got=len(known), want=len(offered))
-    return _all_failed(offered, ValueError(told))
+def _one_each(offered: Sequence[Place], outcomes: Sequence[object]) -> dict[int, Outcome]:
+    if len(outcomes) != len(offered):  # nobody can say which is whose
+        told = BAD_ANSWER.format(got=len(outcomes), want=len(offered))
+        return _all_failed(offered, ValueError(told))
+    pairs = zip(offered, outcomes, strict=True)
+    return {place: _outcome(answered) for (place, _), answered in pairs}
+
+
+def _outcome(answered: object) -> Outcome:
+    if isinstance(answered, OUTCOMES):
+        return answered
+    return Failed(words_of(TypeError(NO_OUTCOME.format(type(answered).__name__))))
 
 
 def _all_failed(offered: Sequence[Place], error: Exception) -> dict[int, Outcome]:
     log.warning("outbox offer failed count=%d error=%s", len(offered), type(error).__name__)
-    return {place: Failed(f"{type(error).__name__}: {error}") for place, _ in offered}
+    return {place: Failed(words_of(error)) for place, _ in offered}

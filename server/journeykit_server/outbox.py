@@ -4,6 +4,11 @@ A claim leaves a written mark, governing decides what may go out, the offer happ
 transaction, and settling believes the mark alone: who was too slow finds their effects taken over
 and writes nothing. So an effect may be offered twice, always under the same id, and is settled
 once. The effects of one pass go one after another; only the first of a pass, its head, is offered.
+
+A journey that is stopped holds back what is claimed afterwards, and the further channels of what
+was claimed before; what has been decided on and is being offered at that very moment still goes
+out. An effect that cannot be decided on, or not be written, has failed by itself: the others of its
+batch go on.
 """
 
 from __future__ import annotations
@@ -11,14 +16,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, assert_never
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar, assert_never
 
 import orjson
 from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant
 
 from journeykit_server import deferring, store
+from journeykit_server.backoff import words_of
 from journeykit_server.bulk import Delete, Insert, Select, Update
 from journeykit_server.claiming import (
     LEASE_SECONDS as LEASE_SECONDS,
@@ -33,7 +39,7 @@ from journeykit_server.claiming import (
     next_try,
 )
 from journeykit_server.clock import microseconds
-from journeykit_server.database import Database
+from journeykit_server.database import Database, Unavailable
 from journeykit_server.delivery import (
     Deferred,
     Delivered,
@@ -46,7 +52,15 @@ from journeykit_server.delivery import (
     Suppressed,
     Unreachable,
 )
-from journeykit_server.governance import GIVE_BACK, Course, Governor, forget_days
+from journeykit_server.doors import doors
+from journeykit_server.governance import (
+    GIVE_BACK,
+    Course,
+    Governor,
+    failed,
+    forget_days,
+    withheld,
+)
 from journeykit_server.letters import (
     INSERT_LETTERS,
     LetterRow,
@@ -59,6 +73,9 @@ from journeykit_server.published import Published
 from journeykit_server.tables import NEVER, messages, outbox
 
 log = logging.getLogger("journeykit")
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 LADDER_SECONDS = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """The pause before each attempt, as the Standard Webhooks have it: ten attempts in 75 hours."""
@@ -132,7 +149,8 @@ LOG_SUPPRESSED = Insert(messages, MessageRow._fields[:15], "DO NOTHING")
 class Settled(NamedTuple):
     """How many effects ended how. `failed` come again, `deferred` ones when their hour has come,
     `held` ones when their journey goes on; `lost` were no longer this worker's when it
-    came to mark them: another has taken them over, or a commit is repeated that had worked."""
+    came to mark them: another has taken them over, or a commit is repeated that had worked; or
+    nothing at all could be written about them, and they come again when their lease ends."""
 
     delivered: int = 0
     suppressed: int = 0
@@ -185,11 +203,7 @@ class Outbox:
                 lambda connection: release(self.database, connection, token, items)
             )
             raise
-        settled = await self.database.run(
-            lambda connection: settle(
-                self.database, connection, token, items, answers, shard=self.shard
-            )
-        )
+        settled = await self._settle(list(zip(items, answers, strict=True)), token)
         log.info("delivered", extra={"figures": settled._asdict()})
         return settled
 
@@ -228,9 +242,8 @@ class Outbox:
         """One answer an item, in their order."""
         refused = [_refusal(item) for item in items]
         asked = [item for item, no in zip(items, refused, strict=True) if no is None]
-        governed = await self.database.run(lambda c: self.governor.govern(c, asked))
-        courses = iter(governed)
-        offer = Offer(self.provider, self.enter, lambda: self._hold(token, asked))
+        courses = iter(await self._govern(asked))
+        offer = Offer(self.provider, self.enter, lambda offered: self._hold(token, items, offered))
         return await offer.make(
             [
                 next(courses) if no is None else Course((), no, item)
@@ -238,13 +251,69 @@ class Outbox:
             ]
         )
 
-    async def _hold(self, token: str, items: Sequence[Item]) -> None:
-        """Begin the lease of these anew."""
+    async def _govern(self, items: Sequence[Item]) -> list[Course]:
+        async def together(items: Sequence[Item]) -> list[Course]:
+            return await self.database.run(lambda c: self.governor.govern(c, items))
 
-        async def work(connection: AsyncConnection) -> None:
+        async def alone(item: Item, fault: Exception) -> list[Course]:
+            return [failed(item, fault)]
+
+        return await _apart(items, together, alone)
+
+    async def _settle(self, answered: Sequence[tuple[Item, Answer]], token: str) -> Settled:
+        async def together(answered: Sequence[tuple[Item, Answer]]) -> list[Settled]:
+            items, answers = zip(*answered, strict=True)
+            return [
+                await self.database.run(
+                    lambda c: settle(self.database, c, token, items, answers, shard=self.shard)
+                )
+            ]
+
+        async def unkept(answered: tuple[Item, Answer], fault: Exception) -> list[Settled]:
+            told = (answered[0].journey_id, answered[0].node_id, type(fault).__name__)
+            log.error("outbox cannot settle journey_id=%d node_id=%s error=%s", *told)
+            return [Settled(lost=1)]
+
+        async def alone(answered: tuple[Item, Answer], fault: Exception) -> list[Settled]:
+            item, _ = answered
+            instead = (item, Answer(Failed(words_of(fault)), item))
+            return await _apart([instead], together, unkept)
+
+        return Settled(*map(sum, zip(*await _apart(answered, together, alone), strict=True)))
+
+    async def _hold(
+        self, token: str, items: Sequence[Item], offered: Sequence[Item]
+    ) -> list[Outcome | None]:
+        """Begin the lease of the batch anew, and ask at their doors whether these may still go."""
+
+        async def work(connection: AsyncConnection) -> list[Outcome | None]:
             await hold(connection, await self.database.now(connection), token, items)
+            keys = [(item.tenant_id, item.journey_id) for item in offered]
+            found = await doors(connection, keys, locks=False)  # they go out after it has ended
+            return [withheld(found[key]) for key in keys]
 
-        await self.database.run(work)
+        return await self.database.run(work)
+
+
+async def _apart(
+    batch: Sequence[T],
+    together: Callable[[Sequence[T]], Awaitable[list[R]]],
+    alone: Callable[[T, Exception], Awaitable[list[R]]],
+) -> list[R]:
+    """Do something with these together. Where it cannot be done, halve the batch until the one that
+    it fails for is `alone`: nobody is held up by another."""
+    if not batch:
+        return []
+    try:
+        return await together(batch)
+    except Unavailable:
+        raise
+    except Exception as error:
+        if len(batch) == 1:
+            return await alone(batch[0], error)
+    middle = len(batch) // 2
+    first = await _apart(batch[:middle], together, alone)
+    return first + await _apart(batch[middle:], together, alone)
 
 
 HELD_OUT = "holdout"

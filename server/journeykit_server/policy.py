@@ -50,18 +50,20 @@ class Policy:
 
     @staticmethod
     def parse(document: str | bytes | Mapping[str, Any]) -> Policy:
-        """A document as JSON text or as plain values; `BadPolicy` names its first fault.
+        """A document as JSON text or as plain values, where null is as if it were left out;
+        `BadPolicy` names its first fault.
 
         >>> Policy.parse('{"quiet_hours": {"from": "22:00", "to": "08:00"}}').allowed
         (480, 1320)
         """
         given = _object(_plain(document), "The policy", FIELDS)
-        own = _texts_by_name(given.get("addresses") or {}, "addresses")
+        given = {name: value for name, value in given.items() if value is not None}
+        own = _texts_by_name(given.get("addresses", {}), "addresses")
         return Policy(
             _allowed(given.get("quiet_hours")),
-            _caps(given.get("caps") or {}),
-            _names(given.get("opt_in") or [], "opt_in"),
-            _names(given.get("channels_off") or [], "channels_off"),
+            _caps(given.get("caps", {})),
+            _names(given.get("opt_in", []), "opt_in"),
+            _names(given.get("channels_off", []), "channels_off"),
             {**ADDRESSES, **own},
         )
 
@@ -113,7 +115,14 @@ def _caps(value: object) -> dict[str, int]:
 def _names(value: object, place: str) -> frozenset[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
         raise BadPolicy(BAD_NAMES.format(place, _told(value)))
-    return frozenset(value)
+    return frozenset(_channel(name, place) for name in value)
+
+
+def _channel(name: str, place: str) -> str:
+    """The name of one channel, as messages have it: of "SMS" or "*" nothing would be found."""
+    if name == ANY or name != name.strip().lower():
+        raise BadPolicy(BAD_CHANNEL.format(place, _told(name)))
+    return name
 
 
 def _texts_by_name(value: object, place: str) -> dict[str, str]:
@@ -121,7 +130,7 @@ def _texts_by_name(value: object, place: str) -> dict[str, str]:
     for name, trait in found.items():
         if not isinstance(trait, str) or not trait:
             raise BadPolicy(BAD_TRAIT.format(place, name, _told(trait)))
-    return dict(found)
+    return {_channel(name, place): trait for name, trait in found.items()}
 
 
 def _object(value: object, place: str, fields: tuple[str, ...] = ()) -> Mapping[str, Any]:
@@ -150,6 +159,7 @@ ALWAYS_QUIET = (
 )
 BAD_CAP = 'caps["{}"]: per_day is {}; write a whole number from 1 to {}.'
 BAD_NAMES = "{} is {}; write a list of names of channels."
+BAD_CHANNEL = '{} names the channel {}; write one channel in small letters, as "sms".'
 BAD_TRAIT = '{}["{}"] is {}; write the name of the trait that holds the address.'
 
 

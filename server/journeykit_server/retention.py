@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Table, literal_column, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import TimeDelta
 
+from journeykit_engine.comparison import shown
 from journeykit_server import store
 from journeykit_server.bulk import Delete
 from journeykit_server.clock import microseconds
@@ -33,6 +34,7 @@ from journeykit_server.tables import (
 PAGE = 5_000  # rows that one pass looks at
 SCAN_DAYS = 90  # a segment is looked at 288 times a day, and nobody reads further back
 LEAST_DAYS = 30  # in which an event or a message may come again and must be known
+MOST_DAYS = 36_500  # a hundred years; a moment before those of a calendar cannot be compared
 
 
 class Retention(NamedTuple):
@@ -53,7 +55,7 @@ class Retention(NamedTuple):
 
 
 class BadRetention(ValueError):
-    """Days that would make something happen twice."""
+    """Days that would make something happen twice, or that are none."""
 
 
 class Place(NamedTuple):
@@ -124,8 +126,8 @@ def from_settings(settings: Mapping[str, str]) -> Retention:
     for kind in Retention._fields:
         name = SETTING.format(kind.upper())
         told = settings.get(name, "").strip()
-        if told and not (told.isascii() and told.isdecimal()):
-            raise BadRetention(NO_NUMBER.format(name, told))
+        if told and not (told.isascii() and told.isdecimal() and len(told) <= MOST_DIGITS):
+            raise BadRetention(NO_NUMBER.format(name, shown(told)))
         if told:
             days[kind] = int(told)
     retention = Retention(**days)
@@ -134,19 +136,28 @@ def from_settings(settings: Mapping[str, str]) -> Retention:
 
 
 SETTING = "JOURNEYKIT_KEEP_{}_DAYS"
-NO_NUMBER = '{} is "{}", which is no number of days. Write it as 400, or leave it out.'
+MOST_DIGITS = 9  # of a setting; far more cannot even be read
+NO_NUMBER = "{} is {}, which is no number of days. Write it as 400, or leave it out."
 
 
 def _refuse(retention: Retention) -> None:
     for name, days in retention._asdict().items():
-        if days is not None and (isinstance(days, bool) or days < LEAST_DAYS):
+        if days is None:
+            continue
+        if type(days) is not int:
+            raise BadRetention(NO_DAYS.format(name, shown(days)))
+        if days < LEAST_DAYS:
             raise BadRetention(FEW_DAYS.format(name, days, LEAST_DAYS))
+        if days > MOST_DAYS:
+            raise BadRetention(MANY_DAYS.format(name, MOST_DAYS))
 
 
+NO_DAYS = 'The retention of "{}" is {}; expected a whole number of days, or None.'
 FEW_DAYS = (
     'The retention of "{}" is {} days, less than {}. '
     "What comes again within them must be known as a repetition."
 )
+MANY_DAYS = 'The retention of "{}" is more than {} days. Leave it out to keep the rows for ever.'
 
 
 class _Kind(NamedTuple):

@@ -3,6 +3,9 @@
 Completing a task is one event, `task_completed`, which wakes whoever waits for it: the wait behind
 the task, and by its outcome a wait for a connected call, a reply or an accepted connection. The
 list is written in the transaction of the event.
+
+A task stays on the list when its pass ends, for whatever reason: what came of it is still worth
+knowing. `pass_ended` says so, since somebody who left with a STOP is not to be called.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 import orjson
-from sqlalchemy import Row, select, tuple_, update
+from sqlalchemy import Row, and_, exists, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant
 
@@ -22,7 +25,7 @@ from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database
 from journeykit_server.incoming import MOST_ID_CHARACTERS, Incoming, named_after
 from journeykit_server.runtime import Runtime
-from journeykit_server.tables import tasks
+from journeykit_server.tables import instances, tasks
 
 MOST_LISTED = 1_000  # of one page
 MOST_NOTE_CHARACTERS = 10_000  # a page or two
@@ -38,6 +41,7 @@ class Task(NamedTuple):
 
     `task` says what: call, linkedin_message, linkedin_connect or custom. Of a call that had one of
     the `connected_outcomes` the journey says that it was connected; none listed means "connected".
+    `pass_ended` is true of an open task that nobody in the journey can wait for any more.
     """
 
     task_id: str
@@ -55,6 +59,7 @@ class Task(NamedTuple):
     completed_by: str
     created_at: Instant
     completed_at: Instant | None
+    pass_ended: bool = False
 
     @property
     def place(self) -> Place:
@@ -98,7 +103,12 @@ async def complete_task(
             return _closed(now, outcome)
         at = await runtime.database.now(connection)
         done = now._replace(
-            status="completed", outcome=outcome, note=note, completed_by=by, completed_at=at
+            status="completed",
+            outcome=outcome,
+            note=note,
+            completed_by=by,
+            completed_at=at,
+            pass_ended=False,
         )
         await _close(connection, tenant_id, done)
         await runtime.receive(connection, tenant_id, [_event(done, outcome)])
@@ -122,7 +132,9 @@ async def cancel_task(
         if now.status == "cancelled":
             return now
         at = await database.now(connection)
-        gone = now._replace(status="cancelled", note=note, completed_by=by, completed_at=at)
+        gone = now._replace(
+            status="cancelled", note=note, completed_by=by, completed_at=at, pass_ended=False
+        )
         await _close(connection, tenant_id, gone)
         return gone
 
@@ -133,7 +145,7 @@ async def read_task(database: Database, tenant_id: int, task_id: str) -> Task:
     """One task. Raises `NoSuchTask`."""
     if json_faults(task_id):  # what no database would take was never stored
         raise NoSuchTask(task_id)
-    query = select(tasks).where(*_is_task(tenant_id, task_id))
+    query = TASKS.where(*_is_task(tenant_id, task_id))
 
     async def work(connection: AsyncConnection) -> Task:
         row = (await connection.execute(query)).one_or_none()
@@ -158,7 +170,7 @@ async def list_tasks(
     most) from behind `after`, the `place` of one; of one journey or one person if wanted."""
     if user_id is not None and json_faults(user_id):
         return []
-    query = select(tasks).where(tasks.c.tenant_id == tenant_id)
+    query = TASKS.where(tasks.c.tenant_id == tenant_id)
     for column, wanted in (
         (tasks.c.status, status),
         (tasks.c.journey_id, journey_id),
@@ -176,6 +188,17 @@ async def list_tasks(
     return await database.read(work)
 
 
+PASS = (
+    exists()
+    .where(instances.c.tenant_id == tasks.c.tenant_id)
+    .where(instances.c.user_id == tasks.c.user_id)
+    .where(instances.c.journey_id == tasks.c.journey_id)
+    .where(instances.c.entry_count == tasks.c.entry_count)
+    .where(instances.c.exit_reason == "")
+)
+TASKS = select(tasks, and_(tasks.c.status == "open", ~PASS).label("pass_ended"))
+
+
 def _is_task(tenant_id: int, task_id: str) -> tuple[Any, ...]:
     return tasks.c.tenant_id == tenant_id, tasks.c.task_id == task_id
 
@@ -184,6 +207,7 @@ def _task(row: Row[Any]) -> Task:
     fields = row._asdict()
     del fields["tenant_id"]
     fields["connected_outcomes"] = tuple(orjson.loads(row.connected_outcomes or "[]"))
+    fields["pass_ended"] = bool(row.pass_ended)  # SQLite tells 0 and 1
     fields["created_at"] = instant(row.created_at)
     fields["completed_at"] = None if row.completed_at is None else instant(row.completed_at)
     return Task(**fields)
@@ -225,7 +249,7 @@ def _event(task: Task, outcome: str) -> Incoming:
 
 async def _locked(connection: AsyncConnection, tenant_id: int, task_id: str) -> Task:
     """The task as it is until this transaction ends."""
-    query = select(tasks).where(*_is_task(tenant_id, task_id)).with_for_update()
+    query = TASKS.where(*_is_task(tenant_id, task_id)).with_for_update(of=tasks)
     return _task((await connection.execute(query)).one())
 
 

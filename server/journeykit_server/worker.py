@@ -64,6 +64,7 @@ class Worker:
         self.reload_seconds = reload_seconds
         self._reload_at = float("-inf")  # monotonic
         self._may_connect_at = float("-inf")  # monotonic
+        self._is_up = asyncio.Event()  # the database has answered once
         self._troubles: dict[str, str] = {}  # by loop
         self._in_vain: dict[str, int] = {}  # by loop: turns that did nothing of what is due
 
@@ -81,8 +82,8 @@ class Worker:
         loops = asyncio.gather(
             self._repeat("timers", self._move_people, stop),
             self._repeat("deliveries", self._deliver, stop),
-            self._repeat("looks", self._look, stop),
-            self._repeat("upkeep", self._keep_up, stop),
+            self._repeat_once_up("looks", self._look, stop),
+            self._repeat_once_up("upkeep", self._keep_up, stop),
         )
         try:
             await _either(loops, stop.wait())
@@ -157,6 +158,15 @@ class Worker:
 
     # --- looping
 
+    async def _repeat_once_up(
+        self, name: str, turn: Callable[[], Awaitable[float]], stop: asyncio.Event
+    ) -> None:
+        """For what can wait: a database that is away is not asked by all loops at once."""
+        answered = asyncio.ensure_future(self._is_up.wait())
+        await _either(answered, stop.wait())
+        answered.cancel()
+        await self._repeat(name, turn, stop)
+
     async def _repeat(
         self, name: str, turn: Callable[[], Awaitable[float]], stop: asyncio.Event
     ) -> None:
@@ -168,6 +178,7 @@ class Worker:
                     return
             try:
                 rest, failures, trouble = await turn(), 0, None
+                self._is_up.set()
             except Unavailable as error:
                 rest, trouble = self._pause(error, failures), str(error)
                 failures += 1

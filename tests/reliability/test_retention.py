@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
+from journeykit_engine.comparison import SHOWN_CHARACTERS
 from journeykit_server.clock import microseconds
 from journeykit_server.database import Database
 from journeykit_server.delivery import Suppressed
@@ -215,7 +216,30 @@ async def test_c67_nothing_goes_that_nobody_gave_days_for(shop: Shop) -> None:
     assert len(await shop.rows(events)) == 1
 
 
-@pytest.mark.parametrize("days", [29, 0, -1, True])
+@pytest.mark.parametrize(
+    ("days", "told"),
+    [
+        (36_501, "more than 36500 days. Leave it out to keep the rows for ever."),
+        (10**4_000, "more than 36500 days. Leave it out to keep the rows for ever."),
+        (float("nan"), "nan; expected a whole number of days, or None."),
+        (400.0, "400.0; expected a whole number of days, or None."),
+        ("400", '"400"; expected a whole number of days, or None.'),
+        (True, "true; expected a whole number of days, or None."),
+    ],
+)
+async def test_c67_days_that_cannot_be_counted_are_refused(
+    shop: Shop, days: Any, told: str
+) -> None:
+    with pytest.raises(BadRetention) as refused:
+        await retain(shop.database, Retention(messages=days))
+    assert str(refused.value) == f'The retention of "messages" is {told}'
+
+
+async def test_c67_a_hundred_years_can_be_counted(shop: Shop) -> None:
+    assert await retain(shop.database, Retention(messages=36_500)) == {"messages": 0}
+
+
+@pytest.mark.parametrize("days", [29, 0, -1])
 async def test_c67_what_may_come_again_must_be_known(shop: Shop, days: int) -> None:
     with pytest.raises(BadRetention) as refused:
         await retain(shop.database, Retention(events=days))
@@ -250,6 +274,11 @@ def test_c67_days_come_from_settings_and_looks_go_by_themselves() -> None:
             "a year",
             'JOURNEYKIT_KEEP_TASKS_DAYS is "a year", which is no number of days. Write it as 400, '
             "or leave it out.",
+        ),
+        (
+            "9" * 5_000,
+            f'JOURNEYKIT_KEEP_TASKS_DAYS is "{"9" * SHOWN_CHARACTERS}…", which is no number of '
+            "days. Write it as 400, or leave it out.",
         ),
         (
             "7",

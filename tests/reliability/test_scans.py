@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from whenever import TimeDelta
 
+from journeykit_server import lifecycle
 from journeykit_server.clock import Clock
 from journeykit_server.database import Database
 from journeykit_server.incoming import Incoming
 from journeykit_server.publishing import save_draft
 from journeykit_server.runtime import Runtime
 from journeykit_server.scanner import Limits, Scanner, scans_of
-from journeykit_server.tables import audience, entries, events, instances, journal
+from journeykit_server.tables import audience, entries, events, instances, journal, looks
 from tests.engine.journeys import Value, journey
 from tests.reliability.crowd import an_hour_ago, looked_at
 from tests.reliability.faults import Crash, crash, lost_answer
@@ -191,6 +194,75 @@ async def wait_for(happened: Any, database: Database, workers: Crew) -> None:
     while not happened(len(await read(database, instances))):
         assert loop.time() < end, workers.all[-1].said
         await asyncio.sleep(LOOK_SECONDS)
+
+
+STOPPED = {"enter": ENTER, "exit": LEAVE, "sweep": SWEEP}
+
+
+@pytest.mark.parametrize("goes_on", ["at once", "later"])
+@pytest.mark.parametrize("kind", STOPPED)
+async def test_c57_a_pause_at_any_moment_of_a_look_loses_nobody_silently(
+    database: Database, other: Database, kind: str, goes_on: str
+) -> None:
+    """Before every transaction in turn: who was not enrolled is told of by a truncated look."""
+    scanner = await a_look_is_due(database, kind)
+    controls = Runtime(other)
+    before, after = ("premium", "free") if kind == "exit" else ("free", "premium")
+    lost, number, made = 0, 0, [0]
+    while len(made) > number:
+        number += 1
+        entered_before, began = len(await entered(database)), database.clock.now()
+        under_way: list[bool] = []
+
+        async def stop() -> None:
+            under_way.extend([row.slot_at is not None for row in await read(other, looks)])
+            await lifecycle.pause(controls, TENANT, 1)
+            if goes_on == "at once":
+                await lifecycle.resume(controls, TENANT, 1)
+
+        with before_transaction(database, number, stop) as made:
+            await finish(scanner)
+        found = len(await entered(database)) - entered_before
+        told = [scan for scan in await scans_of(database, TENANT, 1) if scan.started_at >= began]
+        is_lost = found < len(PEOPLE) and (goes_on == "at once" or any(under_way))
+        assert any(scan.is_truncated for scan in told) >= is_lost, number
+        lost += is_lost
+
+        later(database, TimeDelta(seconds=1))
+        await lifecycle.resume(controls, TENANT, 1)
+        for name in (before, after):
+            await scanner.runtime.reload()
+            await finish(scanner)
+            await plans(scanner.runtime, name)
+            later(database, DAY)
+        await scanner.runtime.reload()
+
+    assert number > 15
+    assert lost > 5 or goes_on == "at once"
+
+
+@contextmanager
+def before_transaction(
+    database: Database, number: int, happens: Callable[[], Awaitable[None]]
+) -> Iterator[list[int]]:
+    """Something happens right before this process's transaction of this number; how many it made,
+    and one more."""
+    made = [0]
+
+    def watched(really: Callable[[Any], Awaitable[Any]]) -> Any:
+        async def one(work: Any) -> Any:
+            made.append(len(made))
+            if made[-1] == number:
+                await happens()
+            return await really(work)
+
+        return one
+
+    with (
+        mock.patch.object(database, "run", watched(database.run)),
+        mock.patch.object(database, "read", watched(database.read)),
+    ):
+        yield made
 
 
 # --- C58: people come and go meanwhile

@@ -305,7 +305,7 @@ async def test_c63_a_migration_beside_a_worker_only_adds_and_the_worker_goes_on(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker has used every statement before; the tables then get columns and an index."""
-    (tmp_path / "0002_more.py").write_text(MORE)
+    (tmp_path / "0003_more.py").write_text(MORE)
     await gather_crowd(database_url, FEW)
     async with looked_at(database_url) as database:
         with crew(database_url, tmp_path) as workers:
@@ -313,7 +313,7 @@ async def test_c63_a_migration_beside_a_worker_only_adds_and_the_worker_goes_on(
             await finished(database, workers)
 
             monkeypatch.setattr(migrating, "PLACES", [*migrating.PLACES, tmp_path])
-            assert await migrating.migrate(database) == ["0002"]
+            assert await migrating.migrate(database) == ["0003"]
             async with looked_at(database_url, an_hour_ago()) as before:
                 await order(Runtime(before), *CROWD[20:])
             await finished(database, workers)
@@ -327,14 +327,14 @@ async def test_c63_a_migration_beside_a_worker_only_adds_and_the_worker_goes_on(
 
 
 NEWER = (
-    'is of revision "0002", this journeykit knows none after "0001": a newer one migrated it. '
+    'is of revision "0003", this journeykit knows none after "0002": a newer one migrated it. '
     "Install that one here too.\n"
 )
 MORE = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "0002", "0001"
+revision, down_revision = "0003", "0002"
 
 
 def upgrade():

@@ -239,6 +239,11 @@ SAMPLES: dict[str, Any] = {
 }
 LAWFUL = {
     ("journeys", "status"): "draft",
+    ("journeys", "pause_mode"): "",
+    ("journeys", "origin"): "own",
+    ("segments", "kind"): "list",
+    ("subscriptions", "state"): "subscribed",
+    ("tasks", "status"): "completed",
     ("events", "kind"): "track",
     ("instances", "status"): "waiting",
     ("instances", "exit_reason"): "",

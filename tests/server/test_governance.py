@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Table, update
+from sqlalchemy import Table, insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant
 
-from journeykit_server.clock import microseconds
+from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database
 from journeykit_server.delivery import (
     Failed,
@@ -23,7 +23,7 @@ from journeykit_server.delivery import (
 )
 from journeykit_server.governance import Course, Governor, forget_days
 from journeykit_server.letters import retry
-from journeykit_server.outbox import Settled, let_go
+from journeykit_server.outbox import LADDER_SECONDS, Settled, let_go
 from journeykit_server.policy import save_policy
 from journeykit_server.runtime import Runtime
 from journeykit_server.subscriptions import subscribe
@@ -36,6 +36,7 @@ from journeykit_server.tables import (
     journeys,
     messages,
     outbox,
+    policies,
     tasks,
 )
 from journeykit_server.templates import archive_template, restore_template, save_template
@@ -267,6 +268,60 @@ async def test_a_letter_is_tried_again_once_its_template_is_back(post: Post) -> 
     assert post.arrived() == ["email ann@x.org Hi ann"]
 
 
+# --- what cannot be decided on
+
+
+async def damages(post: Post, user_id: str) -> None:
+    """What waits for this person names no message for its second channel."""
+    payload = (
+        '{"kind":"send","channel":"email","template_id":1,'
+        '"fallback":[{"channel":"sms","template_id":1}]}'
+    )
+    change = update(outbox).where(outbox.c.user_id == user_id).values(payload=payload)
+    await post.database.run(lambda connection: connection.execute(change))
+
+
+async def test_a_message_that_cannot_be_asked_about_fails_alone(post: Post) -> None:
+    await post.signs_up("ann", "bob", "cyd")
+    await damages(post, "bob")
+
+    assert await post.runtime.deliver() == Settled(delivered=2, failed=1)
+
+    assert post.arrived() == ["email ann@x.org Hi ann", "email cyd@x.org Hi cyd"]
+    (row,) = await post.rows(outbox)
+    assert (row.user_id, row.attempts, row.last_error) == ("bob", 1, "KeyError: 'message_id'")
+    assert await post.places() == ["j1.v1.a.ann.e1", "j1.v1.a.cyd.e1"]
+
+
+async def test_it_is_a_dead_letter_in_the_end(post: Post) -> None:
+    await post.signs_up("ann")
+    await damages(post, "ann")
+
+    for _ in LADDER_SECONDS[1:]:
+        assert await post.mails() == Settled(failed=1)
+        (row,) = await post.rows(outbox)
+        post.clock.set(instant(row.try_at))
+    assert await post.mails() == Settled(dead=1)
+
+    assert await dead(post) == [("DELIVERY_FAILED", "KeyError: 'message_id'")]
+
+
+async def test_an_account_whose_policy_cannot_be_read_holds_up_no_other(post: Post) -> None:
+    """A newer worker may have written what this one does not know."""
+    await post.signs_up("ann", "bob")
+    await changes(post, outbox, tenant_id=2)
+    await post.signs_up("cyd", "dan", "eve")
+    strange = {"tenant_id": 2, "version": 1, "document": "{]", "saved_at": 0, "saved_token": ""}
+    await post.database.run(lambda connection: connection.execute(insert(policies), strange))
+
+    assert await post.runtime.deliver() == Settled(delivered=3, failed=2)
+
+    assert sorted(item.user_id for item in post.office.got) == ["cyd", "dan", "eve"]
+    rows = await post.rows(outbox)
+    assert [(row.user_id, row.attempts) for row in rows] == [("ann", 1), ("bob", 1)]
+    assert {row.last_error.partition(":")[0] for row in rows} == {"BadPolicy"}
+
+
 # --- the channel
 
 
@@ -293,6 +348,14 @@ async def test_the_policy_says_which_trait_is_the_address(post: Post) -> None:
     await post.mails()
 
     assert post.arrived() == ["email ann@work.org Hi ann"]
+
+
+async def test_blanks_around_an_address_are_none_of_it(post: Post) -> None:
+    await post.signs_up("ann", email=" ann@x.org\n")
+
+    await post.mails()
+
+    assert post.arrived() == ["email ann@x.org Hi ann"]
 
 
 async def test_a_channel_that_is_not_named_needs_no_address(database: Database) -> None:
@@ -746,6 +809,30 @@ async def test_in_the_morning_every_question_is_asked_anew(post: Post) -> None:
 
     assert await post.log() == ["suppressed email unsubscribed", "delivered email"]
     assert await verify(post.database) == []
+
+
+async def test_a_night_does_not_begin_the_attempts_anew(post: Post) -> None:
+    """Whoever fails by day and waits by night is given up after as many attempts as anybody."""
+    await post.decides(**NIGHT)
+    post.clock.set(Instant("2026-06-01T21:59:57Z"))
+    post.office.script = {NAME: [Failed("no answer")] * 40}
+    await post.signs_up("ann")
+    nights = 0
+    while not any((settled := await post.mails())[3:4]):
+        nights += settled.deferred
+        assert nights < 30, "it is never given up"
+        soonest = await post.runtime.next_due()
+        assert soonest is not None
+        post.clock.set(soonest)
+
+    (letter,) = await post.rows(dead_letters)
+    assert nights > 1
+    assert (len(post.office.got), letter.attempts) == (10, 10)
+    assert letter.first_at == microseconds(Instant("2026-06-01T21:59:57Z"))
+    assert {name for item in post.office.got for name in item.payload} == {
+        *("kind", "message_id", "event", "channel", "template_id", "template_version"),
+        *("category", "priority", "budget", "address", "texts"),
+    }
 
 
 async def test_a_crowd_comes_back_in_batches(post: Post) -> None:

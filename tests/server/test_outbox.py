@@ -11,6 +11,7 @@ import orjson
 import pytest
 from sqlalchemy import Table, event, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 from whenever import Instant, TimeDelta
 
 from journeykit_server import offering
@@ -27,6 +28,7 @@ from journeykit_server.delivery import (
     Refused,
     Suppressed,
 )
+from journeykit_server.governance import Course, Governor
 from journeykit_server.offering import Answer
 from journeykit_server.outbox import (
     INSERT_OUTBOX,
@@ -36,6 +38,7 @@ from journeykit_server.outbox import (
     Outbox,
     OutboxRow,
     Settled,
+    _Sorting,
     settle,
 )
 from journeykit_server.tables import dead_letters, deliveries, messages, outbox
@@ -353,6 +356,34 @@ async def test_a_worker_that_is_told_to_stop_gives_back_what_it_holds(database: 
     assert [row.attempts for row in await read(database, messages)] == [1]
 
 
+async def test_told_to_stop_while_a_batch_is_taken_apart_it_gives_back_all(
+    database: Database,
+) -> None:
+    ready = worker(database)
+    stuck = asyncio.Event()
+
+    class Poisoned(Governor):
+        async def govern(self, connection: AsyncConnection, items: Sequence[Item]) -> list[Course]:
+            if any(item.message_id == "m2" for item in items):
+                raise ValueError("no sense in it")
+            if items[0].message_id == "m3":
+                stuck.set()
+                await asyncio.Event().wait()
+            return await super().govern(connection, items)
+
+    ready.governor = Poisoned(database, ready.governor.published)
+    await put(database, *(effect(f"m{n}", f"u{n}") for n in range(4)))
+    stopping = asyncio.create_task(ready.deliver_once())
+    await stuck.wait()
+
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+
+    rows = await read(database, outbox)
+    assert [(row.lease_token, row.attempts, row.try_at) for row in rows] == [(None, 0, AT)] * 4
+
+
 # --- failing
 
 
@@ -487,6 +518,48 @@ async def test_a_provider_that_fails_has_failed_for_all(
     assert await worker(database, excuse.provider).deliver_once() == Settled(failed=2)
 
     assert [row.last_error for row in await read(database, outbox)] == [excuse.words] * 2
+
+
+@pytest.mark.parametrize("many", [1, 7])
+async def test_what_cannot_be_written_fails_alone(database: Database, many: int) -> None:
+    odd: Any = 7
+    channel = Channel({"m0": [Delivered(odd)] * 40})
+    await put(database, *(effect(f"m{n}", f"u{n}") for n in range(many)))
+    ready = worker(database, channel)
+
+    assert await ready.deliver_once() == Settled(delivered=many - 1, failed=1)
+
+    (row,) = await read(database, outbox)
+    assert (row.message_id, row.attempts, row.lease_token) == ("m0", 1, None)
+    assert row.last_error == "AttributeError: 'int' object has no attribute 'replace'"
+    for pause in LADDER_SECONDS[1:]:
+        advance(database, 1.1 * pause + 1)
+        settled = await ready.deliver_once()
+    assert settled == Settled(dead=1)
+    assert await waiting(database) == []
+
+
+async def test_what_cannot_even_fail_comes_again_and_holds_up_nobody(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    come_again = _Sorting._come_again
+
+    def refuses(sorting: _Sorting, item: Item, message: str, retry_after_seconds: float) -> None:
+        if item.message_id == "m1":
+            raise ValueError("no sense in it")
+        come_again(sorting, item, message, retry_after_seconds)
+
+    monkeypatch.setattr(_Sorting, "_come_again", refuses)
+    await put(database, *(effect(f"m{n}", f"u{n}") for n in range(3)))
+    failing = {f"m{n}": [Failed("no answer")] for n in range(3)}
+
+    assert await worker(database, Channel(failing)).deliver_once() == Settled(failed=2, lost=1)
+
+    assert "outbox cannot settle journey_id=7 node_id=hello error=ValueError" in caplog.text
+    monkeypatch.undo()
+    advance(database, LEASE_SECONDS)
+    assert await worker(database).deliver_once() == Settled(delivered=3)
+    assert [row.attempts for row in await read(database, messages)] == [2, 2, 2]
 
 
 # --- into another journey

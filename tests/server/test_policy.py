@@ -34,7 +34,14 @@ def test_a_whole_policy_is_read() -> None:
     }
 
 
-@pytest.mark.parametrize("nothing", ["{}", '{"quiet_hours": null, "caps": {}}'])
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        "{}",
+        '{"quiet_hours": null, "caps": {}}',
+        '{"caps": null, "opt_in": null, "channels_off": null, "addresses": null}',
+    ],
+)
 def test_an_empty_policy_limits_nothing(nothing: str) -> None:
     assert Policy.parse(nothing) == Policy()
     assert Policy().window("UTC") is None
@@ -85,6 +92,24 @@ def test_an_empty_policy_limits_nothing(nothing: str) -> None:
         ),
         ({"opt_in": "sms"}, 'opt_in is "sms"; write a list of names of channels.'),
         ({"channels_off": [1]}, "channels_off is [1]; write a list of names of channels."),
+        ({"caps": False}, "caps is false; write an object."),
+        ({"caps": []}, "caps is []; write an object."),
+        ({"opt_in": ""}, 'opt_in is ""; write a list of names of channels.'),
+        ({"opt_in": {}}, "opt_in is {}; write a list of names of channels."),
+        ({"channels_off": 0}, "channels_off is 0; write a list of names of channels."),
+        ({"addresses": 0}, "addresses is 0; write an object."),
+        (
+            {"opt_in": ["SMS"]},
+            'opt_in names the channel "SMS"; write one channel in small letters, as "sms".',
+        ),
+        (
+            {"channels_off": ["*"]},
+            'channels_off names the channel "*"; write one channel in small letters, as "sms".',
+        ),
+        (
+            {"addresses": {" sms": "phone"}},
+            'addresses names the channel " sms"; write one channel in small letters, as "sms".',
+        ),
         (
             {"addresses": {"email": ""}},
             'addresses["email"] is ""; write the name of the trait that holds the address.',

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -14,17 +14,19 @@ from whenever import Date, Instant, TimeDelta
 from journeykit_engine.graph import Graph
 from journeykit_engine.program import compile_graph
 from journeykit_engine.replay import Known, Line, replay
-from journeykit_server import rules_sql
+from journeykit_server import lifecycle, rules_sql
 from journeykit_server import scanner as scanning
+from journeykit_server import segments as grouping
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database
 from journeykit_server.incoming import Incoming
+from journeykit_server.publishing import save_draft
 from journeykit_server.runtime import Runtime
 from journeykit_server.scanner import Limits, Scan, Scanner, scans_of
-from journeykit_server.segments import save_segment
+from journeykit_server.segments import count_members, save_segment
 from journeykit_server.tables import audience, entries, events, journeys, looks, scans, versions
 from tests.databases import START
-from tests.engine.journeys import Value
+from tests.engine.journeys import Value, journey
 from tests.server.shop import Shop, counted, later
 
 Cases = Mapping[str, dict[str, Any]]
@@ -628,23 +630,171 @@ async def test_who_comes_while_a_journey_is_paused_is_seen_and_not_enrolled(
     assert await shop.inside() == ["after it", "in the pause"]
 
 
-async def test_a_pause_in_the_middle_of_a_look_ends_it(database: Database) -> None:
-    shop = Lookout(database, limits=Limits(page=2))
-    journey_id = await shop.finds(ENTER)
+async def in_the_middle_of_a_look(shop: Lookout, trigger: Value = ENTER) -> int:
+    """Five people are to be found, and a page of two of them has been; the journey."""
+    journey_id = await shop.finds(trigger)
     await shop.looks()
     for user_id in names(5):
         await shop.learns(user_id, plan="premium")
     shop.clock.set(later(minutes=5))
     assert await shop.scanner.look_once() == 1
-    # Nobody has told this process: it asks at the door.
+    assert await shop.who_entered() == names(2)
+    shop.clock.set(later(minutes=5, seconds=1))
+    return journey_id
+
+
+CUT_OFF = "a look for journey 1 was cut off; whom it had not reached it does not enrol"
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_pause_in_the_middle_of_a_look_ends_it_and_is_recorded(
+    database: Database, caplog: pytest.LogCaptureFixture, is_told: bool
+) -> None:
+    """A process that nobody tells of the pause asks at the door."""
+    shop = Lookout(database, limits=Limits(page=2))
+    journey_id = await in_the_middle_of_a_look(shop)
     await shop.tampers(journeys, journey_id, status="paused", pause_mode="entries")
+    if is_told:
+        await shop.runtime.reload()
     assert await shop.looks() == 0
     assert await shop.who_entered() == names(2)
+    begun, ended = later(minutes=5), later(minutes=5, seconds=1)
+    cut_off = Scan(begun, 1, "segment_enter", False, 2, 2, 0, True, begun, ended)
+    assert await shop.scan() == cut_off
+    assert caplog.messages == [CUT_OFF]
 
     await shop.reopens(journey_id)
     await shop.looks(later(minutes=6))
     assert await shop.who_entered() == names(2)
     assert await shop.inside() == names(5)
+    assert [scan.is_truncated for scan in await shop_scans(shop)] == [False, True, False]
+
+
+async def test_a_pause_in_the_middle_of_a_first_look_is_no_look_at_all(database: Database) -> None:
+    shop = Lookout(database, limits=Limits(page=2))
+    for user_id in names(5):
+        await shop.learns(user_id, plan="premium")
+    journey_id = await shop.finds(ENTER)
+    assert await shop.scanner.look_once() == 1
+    await shop.closes(journey_id)
+    assert await shop.looks() == 0
+
+    assert await shop_scans(shop) == []
+
+
+async def test_a_pause_after_everybody_was_enrolled_loses_nobody(database: Database) -> None:
+    """What was left of the look was to see who had left."""
+    shop = Lookout(database, limits=Limits(page=2))
+    journey_id = await in_the_middle_of_a_look(shop)
+    for _ in range(2):
+        assert await shop.scanner.look_once() == 1
+    assert await shop.who_entered() == names(5)
+    await shop.closes(journey_id)
+    await shop.looks()
+
+    scan = await shop.scan()
+    assert (scan.slot_at, scan.found, scan.is_truncated) == (later(minutes=5), 5, False)
+
+
+async def test_a_question_that_changes_in_the_middle_of_a_look_is_recorded_for_the_old_one(
+    database: Database,
+) -> None:
+    shop = Lookout(database, limits=Limits(page=2))
+    journey_id = await in_the_middle_of_a_look(shop)
+    await shop.finds_anew(journey_id, {**ENTER, "definition": GOLD})
+    await shop.looks(later(minutes=5, seconds=2))
+
+    told = [(s.version, s.is_first, s.found, s.is_truncated) for s in await shop_scans(shop)]
+    assert sorted(told) == [(1, False, 2, True), (1, True, 0, False), (2, True, 0, False)]
+
+
+class Meanwhile(Runtime):
+    """A process in which something happens between the finding of a page and its enrolment."""
+
+    happens: Callable[[], Awaitable[object]] | None = None
+
+    async def ingest(self, tenant_id: int, incoming: Sequence[Incoming]) -> Any:
+        if self.happens is not None:
+            happens, self.happens = self.happens, None
+            await happens()
+        return await super().ingest(tenant_id, incoming)
+
+
+async def interrupted(shop: Lookout, happens: Callable[[], Awaitable[object]]) -> None:
+    """A look is in its middle, and this happens in the next page of it."""
+    runtime = Meanwhile(shop.database)
+    await runtime.reload()
+    shop.scanner = Scanner(runtime, limits=Limits(page=2))
+    await shop.scanner.next_due()
+    runtime.happens = happens
+    assert await shop.scanner.look_once() == 1
+
+
+async def test_people_whom_a_pause_keeps_out_while_they_are_enrolled_are_not_counted(
+    database: Database,
+) -> None:
+    """Nor does the record say that they were seen."""
+    shop = Lookout(database, limits=Limits(page=2))
+    journey_id = await in_the_middle_of_a_look(shop)
+    await interrupted(shop, lambda: lifecycle.pause(shop.runtime, 1, journey_id))
+
+    assert await shop.who_entered() == await shop.inside() == names(2)
+    scan = await shop.scan()
+    assert (scan.slot_at, scan.found, scan.is_truncated) == (later(minutes=5), 2, True)
+    assert await shop.looks() == 0
+
+
+async def test_a_pause_that_is_over_before_its_page_is_told_too(database: Database) -> None:
+    """Whether it kept anybody out cannot be seen any more."""
+    shop = Lookout(database, limits=Limits(page=2))
+    journey_id = await in_the_middle_of_a_look(shop)
+
+    async def pause_and_resume() -> None:
+        await lifecycle.pause(shop.runtime, 1, journey_id)
+        await lifecycle.resume(shop.runtime, 1, journey_id)
+
+    await interrupted(shop, pause_and_resume)
+    await shop.looks()
+
+    assert (await shop.scan()).is_truncated
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+async def test_saving_and_publishing_in_the_middle_of_a_look_lose_nobody(
+    database: Database, is_published: bool
+) -> None:
+    shop = Lookout(database, limits=Limits(page=2))
+    journey_id = await in_the_middle_of_a_look(shop)
+
+    async def save() -> None:
+        fields = {"trigger": ENTER, "entry_rule": "every_time"}
+        await save_draft(database, 1, journey(END, **fields), journey_id=journey_id)
+        if is_published:
+            await shop.runtime.publish(1, journey_id)
+
+    await interrupted(shop, save)
+    await shop.scanner.runtime.reload()
+    await shop.looks(later(minutes=5, seconds=2))
+
+    assert await shop.who_entered() == names(5)
+    scan = await shop.scan()
+    assert (scan.version, scan.is_truncated) == (1 + is_published, False)
+
+
+async def test_a_sweep_that_a_pause_cuts_off_is_recorded(database: Database) -> None:
+    shop = Lookout(database, limits=Limits(page=2))
+    for user_id in names(5):
+        await shop.learns(user_id, plan="free")
+    journey_id = await shop.finds(sweep(11))
+    await shop.looks()
+    shop.clock.set(later(hours=1))
+    assert await shop.scanner.look_once() == 1
+    await shop.closes(journey_id)
+    await shop.looks()
+
+    scan = await shop.scan()
+    assert (scan.kind, scan.slot_at) == ("segment_periodic", later(hours=1))
+    assert (scan.found, scan.is_truncated) == (2, True)
 
 
 async def test_hours_that_pass_during_a_pause_are_not_made_up_for(database: Database) -> None:
@@ -801,6 +951,66 @@ async def test_a_segment_of_a_rule_is_counted_in_the_same_turns(database: Databa
     await shop.learns("bob", plan="premium")
     await shop.lives_until(later(minutes=11))
     assert await shop.who_entered() == ["bob"]
+
+
+async def test_long_counts_and_long_looks_take_turns(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a page of a segment takes, and however many segments wait."""
+    monkeypatch.setattr(grouping, "REFRESH_PAGE", 1)
+    shop = Lookout(database, limits=Limits(page=1))
+    for user_id in names(4):
+        await shop.learns(user_id, plan="premium")
+    await shop.finds(sweep(11))
+    await shop.looks()
+    for name in "abc":
+        await save_segment(database, 1, name=name, definition=PREMIUM)
+    page = grouping.Refresh.page
+
+    async def slow(refresh: grouping.Refresh) -> bool:
+        shop.clock.set(shop.clock.now() + TimeDelta(seconds=40))
+        turns.append(f"segment {refresh.segment_id}")
+        return await page(refresh)
+
+    monkeypatch.setattr(grouping.Refresh, "page", slow)
+    shop.clock.set(later(hours=1))
+    turns: list[str] = []
+    while not await scans_of(database, 1, 1):
+        entered = len(await shop.entered())
+        assert await shop.scanner.look_once() == 1
+        turns += ["look"] * (len(await shop.entered()) - entered)
+
+    assert turns == ["look", "segment 1"] * 4
+    assert (await shop.scan()).found == 4
+    assert await count_members(database, 1, 1) == 4
+    await shop.looks()
+    assert [await count_members(database, 1, number) for number in (2, 3)] == [4, 4]
+
+
+async def test_a_segment_that_cannot_be_counted_keeps_nobody_waiting(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Lookout(database)
+    await shop.learns("sara", plan="gold")
+    await save_segment(database, 1, name="Premium", definition=PREMIUM)
+    await save_segment(database, 1, name="Gold", definition=GOLD)
+    whole = rules_sql.matching
+
+    async def moody(connection: Any, tenant_id: int, rule: Any, **given: Any) -> rules_sql.Page:
+        if "premium" in repr(rule):
+            raise RuntimeError("no such rule")
+        return await whole(connection, tenant_id, rule, **given)
+
+    monkeypatch.setattr(rules_sql, "matching", moody)
+    assert await shop.looks() == 2
+    assert await count_members(database, 1, 2) == 1
+    assert caplog.messages == ["segment 1 could not be counted: RuntimeError: no such rule"]
+    assert await shop.scanner.next_due() == later(minutes=1)
+
+    monkeypatch.setattr(rules_sql, "matching", whole)
+    await shop.learns("ann", plan="premium")
+    assert await shop.looks(later(minutes=1)) == 1
+    assert await count_members(database, 1, 1) == 1
 
 
 # --- the same as a replay

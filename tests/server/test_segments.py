@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from journeykit_engine.strict_json import BadJson
-from journeykit_server import rules_sql
+from journeykit_server import rules_sql, store
 from journeykit_server import segments as grouping
 from journeykit_server.clock import SeededChance, microseconds
 from journeykit_server.database import Database
 from journeykit_server.incoming import Incoming
+from journeykit_server.scanner import Scanner, scans_of
 from journeykit_server.segments import (
     BadSegment,
     Members,
@@ -21,6 +22,7 @@ from journeykit_server.segments import (
     Segment,
     add_members,
     archive_segment,
+    begin_refresh,
     count_members,
     list_segments,
     members,
@@ -31,11 +33,12 @@ from journeykit_server.segments import (
     restore_segment,
     save_segment,
 )
-from journeykit_server.tables import segment_members
+from journeykit_server.tables import entries, journeys, segment_members
 from journeykit_server.versioned import Archived, NotFound, VersionConflict
 from tests.databases import START, open_database
 from tests.engine.journeys import Value
 from tests.engine.walking import END, ask, node
+from tests.reliability.faults import lost_answer
 from tests.server.shop import Shop, counted, later, track
 
 PREMIUM: Value = {"root": {"trait": "plan", "op": "eq", "value": "premium"}}
@@ -368,7 +371,7 @@ async def test_a_worker_that_dies_half_way_leaves_it_to_the_next_count(
     monkeypatch.setattr(grouping, "REFRESH_PAGE", 2)
     await have_plans(shop, **{f"u{i}": "premium" for i in range(6)})
     await save_segment(shop.database, 1, name="Premium", definition=PREMIUM)
-    keep = grouping._Refresh._keep
+    keep = grouping.Refresh._keep
     kept: list[int] = []
 
     async def dies(*given: Any) -> bool:
@@ -377,15 +380,159 @@ async def test_a_worker_that_dies_half_way_leaves_it_to_the_next_count(
         kept.append(1)
         return await keep(*given)
 
-    monkeypatch.setattr(grouping._Refresh, "_keep", dies)
+    monkeypatch.setattr(grouping.Refresh, "_keep", dies)
     with pytest.raises(RuntimeError):
         await refresh_once(shop.database)
     assert await inside(shop) == ["u0", "u1"]
-    assert await refresh_once(shop.database) is None
+    assert (await read_segment(shop.database, 1, 1)).refreshed_at is None
 
-    monkeypatch.setattr(grouping._Refresh, "_keep", keep)
-    shop.clock.set(later(minutes=5))
+    monkeypatch.setattr(grouping.Refresh, "_keep", keep)
+    assert await refresh_once(shop.database) is None
+    assert await next_refresh(shop.database) == later(minutes=1)
+    shop.clock.set(later(minutes=1))
     assert await refresh_once(shop.database) == Refreshed(1, 1, 4, 0, True)
+    assert (await read_segment(shop.database, 1, 1)).refreshed_at == later(minutes=1)
+
+
+async def test_a_count_that_was_taken_over_writes_nothing(
+    shop: Shop, other: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute without a page, and somebody else counts."""
+    monkeypatch.setattr(grouping, "REFRESH_PAGE", 2)
+    await have_plans(shop, **{f"u{i}": "premium" for i in range(6)})
+    await save_segment(shop.database, 1, name="Premium", definition=PREMIUM)
+    first = await begin_refresh(shop.database)
+    assert first is not None
+    assert await first.page()
+    shop.clock.set(later(seconds=50))
+    assert await first.page(), "each page makes the claim last longer"
+    shop.clock.set(later(seconds=109))
+    assert await begin_refresh(other) is None
+    shop.clock.set(later(seconds=110))
+    await have_plans(shop, u5="free")
+    second = await begin_refresh(other)
+    assert second is not None
+
+    assert not await first.page()
+    assert first.told() == Refreshed(1, 1, 4, 0, False)
+    while await second.page():
+        pass
+    assert second.told() == Refreshed(1, 1, 1, 0, True)
+    assert await inside(shop) == ["u0", "u1", "u2", "u3", "u4"]
+
+
+@pytest.mark.parametrize("commit", [1, 2, 3, 4])
+async def test_a_page_whose_answer_is_lost_is_counted_on(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, commit: int
+) -> None:
+    monkeypatch.setattr(grouping, "REFRESH_PAGE", 2)
+    await have_plans(shop, **{f"u{i}": "premium" for i in range(4)})
+    await save_segment(shop.database, 1, name="Premium", definition=PREMIUM)
+    refresh = await begin_refresh(shop.database)
+    assert refresh is not None
+
+    with lost_answer(shop.database, commit) as asked:
+        while await refresh.page():
+            pass
+
+    assert len(asked) >= commit
+    assert refresh.told() == Refreshed(1, 1, 4, 0, True)
+    assert (await read_segment(shop.database, 1, 1)).refreshed_at == START
+
+
+async def test_a_transaction_touches_a_page_of_people_at_most(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a rule that held for everybody holds for nobody, or for all others."""
+    monkeypatch.setattr(grouping, "REFRESH_PAGE", 7)
+    plans = {f"u{i:02}": "premium" if i % 2 else "free" for i in range(60)}
+    await have_plans(shop, **plans)
+    await save_segment(shop.database, 1, name="x", definition={"root": {}})
+    await refresh_once(shop.database)
+    lock, locked = store.lock, list[int]()
+
+    async def watched(connection: Any, people: Any) -> Any:
+        locked.append(len(people))
+        return await lock(connection, people)
+
+    monkeypatch.setattr(store, "lock", watched)
+    expected = [("premium", 0, 30), ("free", 30, 30), ("gold", 0, 30)]
+    for plan, joined, left in expected:
+        wanted = {"root": {"trait": "plan", "op": "eq", "value": plan}}
+        await save_segment(shop.database, 1, name="x", definition=wanted, segment_id=1)
+        assert await refresh_once(shop.database) == Refreshed(1, 1, joined, left, True)
+        assert await inside(shop) == [user_id for user_id in plans if plans[user_id] == plan]
+
+    assert max(locked) == 7
+
+
+async def zoned(shop: Shop, zone: str, definition: Value) -> int:
+    """A sweep at the next full hour of every day, for an account in this zone."""
+    trigger = {"kind": "segment_periodic", "hours": list(range(24)), "definition": definition}
+    return await shop.opens(END, trigger=trigger, zone=zone, entry_rule="once")
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tehran", "America/Los_Angeles", "Pacific/Kiritimati"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"local": "hour", "op": "lt", "value": 9},
+        {"local": "weekday", "op": "eq", "value": "mon"},
+        {"trait": "due", "op": "days_until", "value": 1},
+        {"trait": "due", "op": "days_since", "value": 0},
+        {"trait": "born", "op": "days_until", "value": 1, "annual": True},
+    ],
+    ids=lambda asked: "-".join(map(str, asked.values())),
+)
+async def test_a_segment_and_a_trigger_mean_the_same_by_today(
+    shop: Shop, zone: str, asked: Value
+) -> None:
+    """People with and without a zone of their own, on a clock that is not UTC."""
+    definition = {"root": asked}
+    for day in range(1, 5):
+        traits = {"due": f"2026-06-0{day}", "born": f"1990-06-0{day}"}
+        for own in ({}, {"timezone": "Asia/Tokyo"}, {"timezone": "America/New_York"}):
+            user_id = f"{day} {own.get('timezone', 'none')}"
+            await shop.hears(Incoming("identify", user_id, properties={**traits, **own}))
+    await save_segment(shop.database, 1, name="x", definition=definition)
+    found = []
+    for days in range(3):
+        shop.clock.set(later(days=days))
+        journey_id = await zoned(shop, zone, definition)
+        await refresh_once(shop.database)
+        scanner = Scanner(shop.runtime)
+        while not await scans_of(shop.database, 1, journey_id):
+            due = await scanner.next_due()
+            assert due is not None
+            shop.clock.set(max(due, shop.clock.now()))
+            await scanner.look_once()
+        shop.clock.set((await scans_of(shop.database, 1, journey_id))[0].slot_at)
+        await save_segment(shop.database, 1, name="x", definition=definition, segment_id=1)
+        await refresh_once(shop.database)
+        rows = [row for row in await shop.rows(entries) if row.journey_id == journey_id]
+        found.append(sorted(row.user_id for row in rows))
+        assert await inside(shop) == found[-1]
+        await shop.tampers(journeys, journey_id, status="paused", pause_mode="entries")
+        await shop.runtime.reload()
+
+    assert any(found)
+
+
+async def test_the_zone_of_a_segment_is_that_of_the_latest_publishing(shop: Shop) -> None:
+    """UTC before any; other tenants have their own."""
+    at_ten = {"root": {"local": "hour", "op": "eq", "value": 10}}
+    await have_plans(shop, ann="free")
+    await save_segment(shop.database, 1, name="Ten o'clock", definition=at_ten)
+    told = []
+    for minutes, zone in enumerate(["", "Asia/Tokyo", "UTC", "Asia/Tehran"]):
+        shop.clock.set(later(minutes=6 * minutes))
+        if zone:
+            await shop.opens(END, zone=zone)
+            await shop.opens(END, zone="Europe/London" if zone == "UTC" else "UTC", tenant_id=2)
+        await refresh_once(shop.database)
+        told.append(await inside(shop))
+
+    assert told == [["ann"], [], ["ann"], []]
 
 
 async def test_a_page_costs_a_fixed_number_of_statements(shop: Shop) -> None:

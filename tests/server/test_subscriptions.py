@@ -64,7 +64,11 @@ async def said_by(shop: Shop, user_id: str) -> States:
         ({("sms", "*"): NO}, "sms", "transactional", False),
         ({("sms", "*"): NO, ("sms", "marketing"): YES}, "sms", "marketing", False),
         ({("sms", "*"): NO}, "email", "marketing", True),
-        ({("*", "*"): NO, ("email", "*"): YES}, "email", "transactional", False),
+        ({("*", "*"): NO}, "email", "transactional", False),
+        ({("*", "*"): NO, ("email", "news"): YES}, "email", "news", False),
+        ({("*", "*"): NO, ("email", "*"): YES}, "email", "transactional", True),
+        ({("*", "*"): NO, ("email", "*"): YES}, "sms", "transactional", False),
+        ({("sms", "*"): NO}, " SMS", "transactional", False),
         ({("email", "transactional"): NO}, "email", "transactional", True),
     ],
 )
@@ -81,6 +85,7 @@ def test_the_most_specific_word_counts_and_a_no_to_the_channel_always(
         ({}, "transactional", True),
         ({("sms", "*"): YES}, "marketing", True),
         ({("*", "*"): YES}, "news", True),
+        ({("*", "*"): NO, ("sms", "*"): YES}, "news", True),
         ({("sms", "marketing"): YES}, "news", True),
         ({("sms", "news"): YES}, "marketing", False),
         ({("email", "*"): YES}, "marketing", False),
@@ -163,6 +168,95 @@ async def test_a_no_to_marketing_takes_back_what_was_asked_for_before(
     assert not allows(await said_by(shop, "ann"), "push", "marketing", False)
 
 
+OPT_OUT: dict[str, Any] = {"event": "opt_out"}
+AGAIN: dict[str, Any] = {"event": "subscription_changed", "state": YES}
+
+
+def event_of(said: dict[str, Any]) -> Incoming:
+    return track("ann", said["event"], **{k: v for k, v in said.items() if k != "event"})
+
+
+@pytest.mark.parametrize(
+    ("no", "yes", "gets", "gets_not"),
+    [
+        (OPT_OUT, AGAIN, "email sms push", ""),
+        (OPT_OUT, AGAIN | {"category": "marketing"}, "email sms push", ""),
+        (OPT_OUT, AGAIN | {"channel": "email"}, "email", "sms push"),
+        (OPT_OUT, {"event": "inbound_sms", "text": "START"}, "sms", "email push"),
+        (OPT_OUT, {"event": "inbound_sms", "text": "YES"}, "", "email sms push"),
+        (OPT_OUT | {"channel": "Email"}, AGAIN | {"channel": "EMAIL "}, "email sms push", ""),
+        (OPT_OUT | {"channel": "email"}, AGAIN, "sms push", "email"),
+        (AGAIN | {"state": NO}, AGAIN, "email sms push", ""),
+        (AGAIN | {"state": NO}, AGAIN | {"channel": "email"}, "email", "sms push"),
+        (AGAIN | {"state": NO}, {"event": "inbound_sms", "text": "YES"}, "", "email sms push"),
+        (AGAIN | {"state": NO}, {"event": "inbound_sms", "text": "START"}, "sms", "email push"),
+        ({"event": "inbound_sms", "text": "STOP"}, AGAIN, "email push", "sms"),
+    ],
+)
+async def test_whoever_comes_back_gets_messages_again(
+    shop: Shop, no: dict[str, Any], yes: dict[str, Any], gets: str, gets_not: str
+) -> None:
+    """Whatever they had asked for before."""
+    news = {"channel": "email", "category": "news"}
+    for asked in ({}, {"channel": "email"}, {"channel": "sms"}, news):
+        await shop.hears(event_of(AGAIN | asked))
+    for days_on, said in enumerate((no, yes), 1):
+        shop.clock.set(later(days=days_on))
+        await shop.hears(event_of(said))
+
+    states = await said_by(shop, "ann")
+    for category in ("marketing", "news"):
+        allowed = {c for c in ("email", "sms", "push") if allows(states, c, category, True)}
+        assert allowed == set(gets.split()), (category, states)
+        assert allowed.isdisjoint(gets_not.split())
+
+
+async def test_a_yes_to_everything_leaves_what_was_refused_by_name(
+    database: Database, shop: Shop
+) -> None:
+    """The categories that went with an opt-out come back with it, twice too; others do not."""
+
+    async def says(yes: bool, channel: str = "*", category: str = "*") -> None:
+        shop.clock.set(shop.clock.now().add(hours=1))
+        by = subscribe if yes else unsubscribe
+        await by(database, 1, "ann", channel, category, source="page")
+
+    await says(False, "email", "club")
+    await says(True, "email", "news")
+    await says(False, "*", "marketing")
+    await says(True, "sms", "tips")
+    await says(False, "*", "marketing")
+    await says(True)
+
+    assert await said_by(shop, "ann") == {
+        ("email", "club"): NO,
+        ("email", "news"): YES,
+        ("sms", "tips"): YES,
+        ("*", "marketing"): YES,
+        ("*", "*"): YES,
+    }
+
+
+async def test_a_yes_by_one_channel_leaves_the_others_refused(
+    database: Database, shop: Shop
+) -> None:
+    for channel, category in (("*", "news"), ("*", "club"), ("email", "club")):
+        await subscribe(database, 1, "ann", channel, category, source="page")
+    await unsubscribe(database, 1, "ann", "email", "club", source="page")
+    shop.clock.set(later(days=1))
+    await unsubscribe(database, 1, "ann", "*", "marketing", source="page")
+    shop.clock.set(later(days=2))
+
+    assert await subscribe(database, 1, "ann", " Email", source="page", cause="c9")
+
+    states = await said_by(shop, "ann")
+    assert allows(states, "email", "news", True)
+    assert not allows(states, "email", "club", False)
+    assert not allows(states, "sms", "news", False)
+    proofs = {row[:2] for row in await history(database, 1, "ann") if row.cause == "c9"}
+    assert proofs == {("email", "*"), ("email", "marketing"), ("email", "news")}
+
+
 async def test_a_batch_of_changes_costs_three_statements_and_keeps_their_order(
     database: Database, shop: Shop
 ) -> None:
@@ -212,6 +306,11 @@ async def test_nothing_said_costs_no_statement(database: Database) -> None:
             'Write "*" for every channel.',
         ),
         (
+            *("ann", " ", "*"),
+            'The channel of a subscription is " "; expected a name of 1 to 200 characters. '
+            'Write "*" for every channel.',
+        ),
+        (
             *("ann", "sms", ""),
             'The category of a subscription is ""; expected a name of 1 to 200 characters. '
             'Write "*" for every category.',
@@ -241,6 +340,25 @@ async def test_a_subscription_to_nothing_is_refused(
             {"state": YES, "channel": " email ", "category": "news"},
             [("email", "news", YES)],
         ),
+        (
+            "subscription_changed",
+            {"state": YES, "channel": None, "category": None},
+            [("*", "*", YES)],
+        ),
+        ("subscription_changed", {"state": YES, "channel": ["sms"]}, []),
+        ("subscription_changed", {"state": YES, "channel": 5}, []),
+        ("subscription_changed", {"state": YES, "channel": "  "}, []),
+        ("subscription_changed", {"state": YES, "channel": "c" * 201}, []),
+        ("subscription_changed", {"state": YES, "channel": "sms", "category": {}}, []),
+        ("subscription_changed", {"state": YES, "category": "n" * 201}, []),
+        ("subscription_changed", {"state": NO, "channel": ["sms"]}, [("*", "*", NO)]),
+        ("subscription_changed", {"state": NO, "channel": "SMS"}, [("sms", "*", NO)]),
+        (
+            "subscription_changed",
+            {"state": NO, "channel": "sms", "category": False},
+            [("sms", "*", NO)],
+        ),
+        ("opt_out", {"channel": "Email "}, [("email", "*", NO)]),
         ("subscription_changed", {"state": "maybe"}, []),
         ("subscription_changed", {"state": ["subscribed"]}, []),
         ("inbound_sms", {"text": "STOP"}, [("sms", "*", NO)]),

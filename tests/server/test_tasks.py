@@ -168,11 +168,32 @@ async def test_a_task_of_an_earlier_pass_does_not_close_the_wait_of_the_next(sho
     await shop.runtime.enter(1, 1, ["ann"])
     await shop.runtime.deliver()
 
+    listed = await list_tasks(shop.database, 1)
+    assert [(each.task_id[-2:], each.pass_ended) for each in listed] == [
+        *(("e1", True), ("e2", False))
+    ]
     late = await complete_task(shop.runtime, 1, RING, "connected")
     assert (late.status, await shop.where("ann")) == ("completed", "waiting ring:done")
 
     await complete_task(shop.runtime, 1, "j1.v1.ring.ann.e2", "connected")
     assert (await shop.where("ann")).startswith("completed")
+
+
+async def test_the_list_tells_which_tasks_nobody_waits_for(shop: Shop) -> None:
+    """Somebody who said STOP is not to be called, and bob, who is still inside, is."""
+    await gives(shop, task("ring", "w"), days(3))
+    await shop.hears(track("bob", "signed_up"))
+    await shop.runtime.deliver()
+    assert [each.pass_ended for each in await list_tasks(shop.database, 1)] == [False, False]
+
+    await shop.hears(track("ann", "inbound_sms", text="STOP"))
+
+    told = {each.user_id: each.pass_ended for each in await list_tasks(shop.database, 1)}
+    assert told == {"ann": True, "bob": False}
+    assert (await read_task(shop.database, 1, RING)).pass_ended
+    assert not (await complete_task(shop.runtime, 1, RING, "done")).pass_ended
+    closed = await read_task(shop.database, 1, RING)
+    assert (closed.status, closed.pass_ended) == ("completed", False)
 
 
 async def test_a_task_whose_pass_has_ended_is_kept_and_wakes_nobody(shop: Shop) -> None:

@@ -217,6 +217,7 @@ async def test_what_is_due_and_cannot_be_had_is_asked_for_less_and_less(
 async def test_a_look_is_gone_on_with_without_a_rest_and_begun_when_it_is_due(
     turns: Turns, worker: Worker, stop: asyncio.Event
 ) -> None:
+    worker._is_up.set()
     turns.looks_due = START + TimeDelta(milliseconds=1_300)
     turns.answers = {
         "look": lambda time: 1 if time < 3 else 0,
@@ -232,6 +233,7 @@ async def test_a_look_is_gone_on_with_without_a_rest_and_begun_when_it_is_due(
 async def test_upkeep_goes_on_while_there_is_something_to_do_and_then_rests(
     turns: Turns, worker: Worker, stop: asyncio.Event
 ) -> None:
+    worker._is_up.set()
     turns.most = 8
     turns.answers = {
         "keep_up": lambda time: 7 if time < 3 else 0,
@@ -293,6 +295,7 @@ async def test_a_database_that_is_away_is_told_once_and_asked_twice_a_second_at_
 async def test_a_full_disk_is_tried_again_every_30_seconds(
     turns: Turns, worker: Worker, stop: asyncio.Event
 ) -> None:
+    worker._is_up.set()
     turns.most = 8
     turns.answers["wake"] = lambda _: StorageFull("The database cannot be written to.")
     turns.answers["deliver"] = lambda _: forever()
