@@ -108,7 +108,7 @@ def said(properties: Mapping[str, Any]) -> Literal["stop", "start", "yes", ""]:
     text = properties.get("text")
     if not isinstance(text, str):
         text = properties.get("body")
-    if not isinstance(text, str) or len(text) > LONGEST_WORD_MESSAGE:
+    if not isinstance(text, str) or len(text.strip()) > LONGEST_WORD_MESSAGE:
         return ""
     words = plain_words(text)
     if words in STOP_WORDS:

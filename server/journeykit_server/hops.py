@@ -24,6 +24,7 @@ TOO_MANY_HOPS = (
     'them, so the node "{2}" of journey {3} does not send them on. '
     "Put a wait into the circle, or take the jump out."
 )
+BAD_ENTRY = 'What the node "{0}" says about whom it sends on cannot be stored: {1}'
 
 
 async def count_hops(
@@ -62,6 +63,9 @@ def sending(item: Item, hops: int) -> Incoming:
     return asked._replace(properties={**asked.properties, "hops": hops})
 
 
-def refusal(item: Item) -> Refused:
-    told = TOO_MANY_HOPS.format(item.user_id, MOST_HOPS, item.node_id, item.journey_id)
-    return Refused("HOPS", told)
+def refusal(item: Item, hops: int, fault: str) -> Refused | None:
+    """Why this person is not sent on: too often by now, or by an event that has this fault."""
+    if hops > MOST_HOPS:
+        told = TOO_MANY_HOPS.format(item.user_id, MOST_HOPS, item.node_id, item.journey_id)
+        return Refused("HOPS", told)
+    return Refused("BAD_ENTRY", BAD_ENTRY.format(item.node_id, fault)) if fault else None

@@ -160,7 +160,7 @@ async def list_letters(
     page = letters.limit(min(max(first, 0), MOST_LETTERS))
 
     async def read(connection: AsyncConnection) -> list[Letter]:
-        return [_letter(row) for row in await connection.execute(page)]
+        return [letter_of(row) for row in await connection.execute(page)]
 
     return await database.read(read)
 
@@ -197,7 +197,7 @@ async def skip(database: Database, tenant_id: int, letter_id: str) -> Letter:
             )
         if letter.kind == "effect":
             now = microseconds(await database.now(connection))
-            await connection.execute(insert(messages).values(_skipped(letter, now)))
+            await connection.execute(insert(messages).values(withheld(letter, "skipped", now)))
             node = (tenant_id, letter.journey_id, letter.version, letter.node_id)
             await COUNT.run(connection, [(*node, SHARD, 0, 0, 1)])
         taken.append(letter)
@@ -235,7 +235,7 @@ async def _take(connection: AsyncConnection, tenant_id: int, letter_id: str) -> 
     await connection.execute(person.with_for_update())  # SQLite has locked everything by now
     gone = await connection.execute(delete(dead_letters).where(its_own).returning(dead_letters))
     row = gone.one_or_none()
-    return None if row is None else _letter(row)
+    return None if row is None else letter_of(row)
 
 
 async def _put_back(connection: AsyncConnection, letter: Letter, now: int) -> None:
@@ -279,7 +279,8 @@ def _timer_again(letter: Letter, now: int) -> Any:
     )
 
 
-def _skipped(letter: Letter, now: int) -> dict[str, Any]:
+def withheld(letter: Letter, reason: str, now: int) -> dict[str, Any]:
+    """The row of `messages` of an effect that is let go of for this reason."""
     names = ("message_id", "entry_count", "kind", "created_at")
     effect = orjson.loads(letter.payload["payload"])
     said = {name: effect.get(name) or "" for name in ("channel", "category", "budget")}
@@ -293,14 +294,15 @@ def _skipped(letter: Letter, now: int) -> dict[str, Any]:
         "version": letter.version,
         "node_id": letter.node_id,
         "state": "suppressed",
-        "reason": "skipped",
+        "reason": reason,
         "is_holdout": False,
         "attempts": letter.attempts,
         "settled_at": now,
     }
 
 
-def _letter(row: Row[Any]) -> Letter:
+def letter_of(row: Row[Any]) -> Letter:
+    """A row of `dead_letters` as it is read."""
     read = Letter(**row._mapping)  # the names of the columns
     return read._replace(
         first_at=instant(row.first_at),

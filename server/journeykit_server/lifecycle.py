@@ -1,8 +1,10 @@
 """How a journey stops and goes on: paused, resumed, archived, put into the bin and taken out again.
 
 Each call locks the journey's row, which whoever moves its people or lets its messages out holds
-against change: it waits for what is under way, and once it is answered nothing comes through. A
-call that finds what it asks for changes nothing and is no error, so it can be repeated.
+against change: it waits for what is under way, and once it is answered nothing comes through. What
+a provider is being offered at that very moment still goes out: it is in other hands already, and no
+call waits for it. A call that finds what it asks for changes nothing and is no error, so it can be
+repeated.
 """
 
 from __future__ import annotations
@@ -18,9 +20,16 @@ from journeykit_server import outbox
 from journeykit_server.clock import microseconds
 from journeykit_server.doors import JourneyKey, doors
 from journeykit_server.publishing import NoSuchJourney, is_journey, lock_journey
-from journeykit_server.rows import MINUTE
 from journeykit_server.runtime import Runtime
-from journeykit_server.tables import HELD_BUCKET, NEVER, deferred_sends, instances, journeys, timers
+from journeykit_server.tables import (
+    HELD_BUCKET,
+    NEVER,
+    dead_letters,
+    deferred_sends,
+    instances,
+    journeys,
+    timers,
+)
 from journeykit_server.tables import outbox as outgoing
 
 BIN_DAYS = 30  # how long a deleted journey can be restored
@@ -55,8 +64,10 @@ WHAT_TO_DO: Mapping[tuple[str, str], str] = {
 
 async def pause(runtime: Runtime, tenant_id: int, journey_id: int, mode: Mode = "entries") -> str:
     """Nobody enters any more. "entries": those inside walk on. "freeze": they stand still, their
-    messages too; an event may end a pass and nothing else. "drain": they walk on, and once the
-    last has left the journey is archived. A paused journey can be given another mode.
+    messages too, except what a provider is being offered at the moment of the answer; an event may
+    end a pass and nothing else, also when it is heard later. "drain": they walk on, and once the
+    last has left and nothing is left to be done, dead letters neither, the journey is archived. A
+    paused journey can be given another mode.
 
     The answer is the status, as of all these calls. Raises `NoSuchJourney` and `WrongState`.
     """
@@ -74,7 +85,8 @@ async def pause(runtime: Runtime, tenant_id: int, journey_id: int, mode: Mode = 
 
 async def resume(runtime: Runtime, tenant_id: int, journey_id: int) -> str:
     """A paused journey goes on: what came due while it stood still is done now, each thing once and
-    the longest due first. Raises `NoSuchJourney` and `WrongState`."""
+    the longest due first, to the minute. Another process may take nobody in by an event for up to
+    `published.RELOAD_SECONDS` more. Raises `NoSuchJourney` and `WrongState`."""
 
     def decide(journey: Row[Any], at: int) -> Mapping[str, Any] | None:
         if journey.status == "published":
@@ -86,8 +98,9 @@ async def resume(runtime: Runtime, tenant_id: int, journey_id: int) -> str:
 
 
 async def archive(runtime: Runtime, tenant_id: int, journey_id: int) -> str:
-    """The journey ends for good: those inside stand still, what is on its way to them is withheld.
-    Raises `NoSuchJourney` and `WrongState`."""
+    """The journey ends for good: those inside stand still, what is on its way to them is withheld,
+    except what a provider is being offered at the moment of the answer. Raises `NoSuchJourney` and
+    `WrongState`."""
 
     def decide(journey: Row[Any], at: int) -> Mapping[str, Any] | None:
         if journey.status == "archived":
@@ -99,8 +112,10 @@ async def archive(runtime: Runtime, tenant_id: int, journey_id: int) -> str:
 
 
 async def delete(runtime: Runtime, tenant_id: int, journey_id: int) -> str:
-    """Put a journey into the bin, where it stands still and can be restored for `BIN_DAYS` days.
-    One that lies there already counts as none. Raises `NoSuchJourney` and `WrongState`."""
+    """Put a journey into the bin, where it stands still and can be restored for `BIN_DAYS` days;
+    what is on its way to its people is withheld, except what a provider is being offered at the
+    moment of the answer. One that lies there already counts as none. Raises `NoSuchJourney` and
+    `WrongState`."""
     tried: list[int] = []  # of a commit whose answer was lost: then it is we who deleted it
 
     def decide(journey: Row[Any], at: int) -> Mapping[str, Any] | None:
@@ -170,6 +185,7 @@ async def go_on(runtime: Runtime, tenant_id: int, journey_id: int) -> int:
     taken_back = 0
     while many := await runtime.database.run(lambda c: _timers(runtime, c, tenant_id, journey_id)):
         taken_back += many
+        runtime.swept_at = None  # they lie in minutes that have passed
     return taken_back + await runtime.database.run(
         lambda c: _effects(runtime, c, tenant_id, journey_id)
     )
@@ -181,23 +197,24 @@ async def _timers(
     key = (tenant_id, journey_id)
     if not (await doors(connection, [key]))[key].moves:
         return 0
-    now = microseconds(await runtime.database.now(connection))
     is_sqlite = connection.dialect.name == "sqlite"
     statement = TIMERS_SQLITE if is_sqlite else TIMERS_POSTGRESQL
     done = await connection.exec_driver_sql(
-        statement.format(held=HELD_BUCKET, many=TIMERS_A_PAGE), (now // MINUTE, *key)
+        statement.format(held=HELD_BUCKET, many=TIMERS_A_PAGE), key
     )
     return done.rowcount
 
 
 TIMERS_POSTGRESQL = """
-    UPDATE timers SET bucket = greatest(due / 60000000, $1), try_at = due
+    UPDATE timers SET bucket = due / 60000000, try_at = due
     WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM timers WHERE tenant_id = $2 AND journey_id = $3 AND bucket = {held}
+        SELECT ctid FROM timers WHERE tenant_id = $1 AND journey_id = $2 AND bucket = {held}
         ORDER BY due LIMIT {many} FOR UPDATE SKIP LOCKED))"""
-"""One that is locked is on its way to somewhere else, or is found by the next look."""
+"""Back to the minutes in which they were due, since the earliest minutes are taken first; other
+processes find them by their next sweep. One that is locked is on its way to somewhere else, or is
+found by the next look."""
 TIMERS_SQLITE = """
-    UPDATE timers SET bucket = max(due / 60000000, ?), try_at = due
+    UPDATE timers SET bucket = due / 60000000, try_at = due
     WHERE (tenant_id, user_id, journey_id) IN (
         SELECT tenant_id, user_id, journey_id FROM timers
         WHERE tenant_id = ? AND journey_id = ? AND bucket = {held} ORDER BY due LIMIT {many})"""
@@ -261,14 +278,18 @@ LEFT = (
 
 
 async def drained_once(runtime: Runtime) -> int:
-    """Archive the journeys that were to be drained and are empty: nobody is inside and nothing is
-    on its way. How many."""
-    found = await runtime.database.read(lambda connection: connection.execute(DRAINING))
+    """Archive the journeys that were to be drained and are empty: nobody is inside, nothing is on
+    its way, and no dead letter could still be tried again. How many."""
     ended = 0
-    for tenant_id, journey_id in found.all():
-        work = partial(_archive_if_empty, runtime, tenant_id, journey_id)
-        ended += await runtime.database.run(work)
+    for key in await runtime.database.read(_drained):
+        ended += await runtime.database.run(partial(_archive_if_empty, runtime, *key))
     return ended
+
+
+async def _drained(connection: AsyncConnection) -> list[JourneyKey]:
+    """As it looks from outside: those that are busy still are locked by nobody for this."""
+    draining = [(row[0], row[1]) for row in (await connection.execute(DRAINING)).all()]
+    return [key for key in draining if not await _has_work(connection, *key)]
 
 
 DRAINING = select(*_KEY).where(journeys.c.status == "paused", journeys.c.pause_mode == "drain")
@@ -280,13 +301,21 @@ async def _archive_if_empty(
     journey = await lock_journey(connection, tenant_id, journey_id)
     if (journey.status, journey.pause_mode) != ("paused", "drain"):
         return False
-    if await is_in_use(connection, tenant_id, journey_id):
+    if await _has_work(connection, tenant_id, journey_id):
         return False
     at = microseconds(await runtime.database.now(connection))
     its_row = is_journey(journeys, tenant_id, journey_id)
     archived = {"status": "archived", "pause_mode": "", "updated_at": at}
     await connection.execute(update(journeys).where(*its_row).values(archived))
     return True
+
+
+async def _has_work(connection: AsyncConnection, tenant_id: int, journey_id: int) -> bool:
+    """Whether it is in use, or somebody may still retry something: an archived one withholds it."""
+    if await is_in_use(connection, tenant_id, journey_id):
+        return True
+    letter = select(1).where(*is_journey(dead_letters, tenant_id, journey_id)).exists()
+    return bool((await connection.execute(select(letter))).scalar_one())
 
 
 async def is_in_use(connection: AsyncConnection, tenant_id: int, journey_id: int) -> bool:

@@ -359,7 +359,7 @@ async def may_have_stopped(connection: AsyncConnection, look: Look) -> bool:
         versions.c.published_at == journeys.c.updated_at,
     )
     query = select(journeys.c.updated_at).where(
-        *_its(journeys, key), journeys.c.updated_at > look.started_at, ~was_saved, ~was_published
+        *_its(journeys, key), journeys.c.updated_at >= look.started_at, ~was_saved, ~was_published
     )
     return (await connection.execute(query)).first() is not None
 

@@ -21,8 +21,8 @@ from journeykit_server import hops, outbox, publishing, steering, store, subscri
 from journeykit_server.clock import instant, microseconds
 from journeykit_server.database import Database, Unavailable
 from journeykit_server.delivery import Delivered, Item, LogProvider, Outcome, Provider
-from journeykit_server.doors import doors
-from journeykit_server.hearing import Arrival, Hearing
+from journeykit_server.doors import NO_ROW, JourneyKey, doors
+from journeykit_server.hearing import Arrival, Hearing, how_they_came
 from journeykit_server.incoming import (
     BadEvent,
     Incoming,
@@ -408,6 +408,7 @@ class Runtime:
         rows = await store.QUEUED_EVENTS.run(connection, people)
         hearing = Hearing(self.published, self.chance, work)
         hearing.doors = await doors(connection, [(row.tenant_id, row.journey_id) for row in rows])
+        hearing.came = await how_they_came(connection, people)
         await work.load_needs(connection, self._waiting_to_hear(work, rows), people)
         heard = hearing.catch_up(rows)
         await store.UNQUEUE.run(connection, heard)
@@ -439,13 +440,7 @@ class Runtime:
         if len(people) > MOST_PEOPLE:
             raise BadEvent(TOO_MANY_PEOPLE)
         await self.reload_if_stale()
-        key = (tenant_id, journey_id)
-        door = (await self.database.read(lambda c: doors(c, [key], locks=False)))[key]
-        if told := CLOSED.get(door.status):
-            raise NotEnterable(told.format(journey_id))
-        walkable = self.published.current.get(key)
-        if walkable is None:
-            raise NotEnterable(NOT_PUBLISHED.format(journey_id))
+        walkable = await self._to_enter((tenant_id, journey_id))
         if not isinstance(walkable.program.trigger, graph.ApiTrigger):
             raise NotEnterable(NOT_BY_API.format(journey_id))
         second = int(self.clock.now().timestamp())
@@ -456,31 +451,43 @@ class Runtime:
         await self.ingest(tenant_id, events)
         return len(people)
 
+    async def _to_enter(self, key: JourneyKey) -> Walkable:
+        """The version that takes people in now. Raises `NotEnterable` where none does."""
+        door = (await self.database.read(lambda c: doors(c, [key], locks=False)))[key]
+        told = NOT_PUBLISHED if door is NO_ROW else CLOSED.get(door.status)
+        if told is not None:
+            raise NotEnterable(told.format(key[1]))
+        if door.takes_in and key not in self.published.current:  # another process opened it
+            await self.reload()
+        walkable = self.published.current.get(key) if door.takes_in else None
+        if walkable is None:
+            raise NotEnterable(NOT_PUBLISHED.format(key[1]))
+        return walkable
+
     async def _start(self, tenant_id: int, items: Sequence[Item]) -> Sequence[Outcome]:
         """Take people into the journeys that other journeys send them to, those who have not been
         sent on too often; one outcome an item."""
         counted = await self.database.read(lambda c: hops.count_hops(c, tenant_id, items))
-        sent = [
-            hops.sending(item, count)
-            for item, count in zip(items, counted, strict=True)
-            if count <= hops.MOST_HOPS
+        asked = [hops.sending(item, count) for item, count in zip(items, counted, strict=True)]
+        refused = [
+            hops.refusal(item, count, event_fault(event))
+            for item, count, event in zip(items, counted, asked, strict=True)
         ]
-        await self.ingest(tenant_id, sent)
-        return [
-            Delivered() if count <= hops.MOST_HOPS else hops.refusal(item)
-            for item, count in zip(items, counted, strict=True)
-        ]
+        pairs = zip(asked, refused, strict=True)
+        await self.ingest(tenant_id, [event for event, refusal in pairs if refusal is None])
+        return [refusal or Delivered() for refusal in refused]
 
     async def eject(self, tenant_id: int, journey_id: int, user_id: str) -> bool:
         """Take a person out of a journey; False where they are not inside."""
         return await steering.eject(self, tenant_id, journey_id, user_id)
 
     async def pause_person(self, tenant_id: int, journey_id: int, user_id: str) -> bool:
-        """`steering.pause_person`."""
+        """Hold a person where they are until `resume_person`; False where they are not inside. An
+        event may end their pass meanwhile, and nothing else happens to them."""
         return await steering.pause_person(self, tenant_id, journey_id, user_id)
 
     async def resume_person(self, tenant_id: int, journey_id: int, user_id: str) -> bool:
-        """`steering.resume_person`."""
+        """Let a person who was held go on; False where they are not inside."""
         return await steering.resume_person(self, tenant_id, journey_id, user_id)
 
     # --- what is done outside
@@ -498,6 +505,7 @@ NOT_PUBLISHED = (
 CLOSED = {
     "paused": "The journey {0} is paused, so nobody can enter it. Resume it first.",
     "archived": "The journey {0} is archived, so nobody can enter it. Publish a new one for them.",
+    "deleted": "The journey {0} is deleted, so nobody can enter it. Restore it first.",
 }
 NOT_BY_API = (
     "The journey {0} does not begin with an api trigger, so nobody can be entered by a call. "

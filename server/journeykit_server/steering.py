@@ -121,7 +121,8 @@ async def signal(
     async def work(connection: AsyncConnection) -> Receipt:
         if not await _is_inside(connection, (tenant_id, user_id, journey_id)):
             known = await store.RECORDED.run(connection, [(tenant_id, SIGNAL_SOURCE, named)])
-            if not known:  # else it may be this signal that ended the pass
+            # What is known about them under this id may be what ended the pass.
+            if all(row.user_id != user_id for row in known):
                 raise NotInside(NOT_INSIDE.format(user_id, journey_id))
         return await runtime.receive(connection, tenant_id, [sent])
 

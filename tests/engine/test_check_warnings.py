@@ -19,6 +19,11 @@ from tests.engine.journeys import (
     warned,
 )
 
+EVERYBODY: list[Value] = [
+    {"all": []},
+    {"none": []},
+    {"any": [{}, {"trait": "x", "op": "exists"}]},
+]
 WARNINGS = [
     (
         journey({"id": "e", "kind": "exit"}, {"id": "orphan", "kind": "exit"}),
@@ -49,7 +54,7 @@ WARNINGS = [
             "The exit rule holds for everybody: everyone leaves at the door.",
             'Say in "exit_criteria" who should leave, or leave it out.',
         )
-        for everybody in ({"all": []}, {"none": []}, {"any": [{}, {"trait": "x", "op": "exists"}]})
+        for everybody in EVERYBODY
     ),
     (
         journey(trigger=SWEEP, exit_criteria={"root": {}}),

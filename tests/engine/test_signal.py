@@ -145,7 +145,7 @@ def test_a_mail_outside_a_thread_of_ours_is_no_reply() -> None:
     ("text", "says"),
     [
         *(("START", "start"), ("unstop.", "start"), (" Yes! ", "yes"), ("STOP", "stop")),
-        *(("yes please", ""), ("restart", "")),
+        *(("yes please", ""), ("restart", ""), ("STOP" + " " * 100, "stop")),
     ],
 )
 def test_a_word_takes_a_stop_back(text: str, says: str) -> None:

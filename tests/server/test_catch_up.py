@@ -6,7 +6,9 @@ import logging
 from typing import Any
 
 import pytest
+from whenever import TimeDelta
 
+from journeykit_server import lifecycle
 from journeykit_server.backoff import ATTEMPTS, TOO_NEW_PAUSE
 from journeykit_server.clock import instant
 from journeykit_server.database import Database
@@ -28,7 +30,7 @@ from journeykit_server.waking import Woken
 from tests.databases import START
 from tests.engine.journeys import chain
 from tests.engine.walking import ADULT, ask, days, send, wait_for, write
-from tests.server.shop import DOWN, Moody, Shop, later, track
+from tests.server.shop import DOWN, Moody, Shop, counted, later, track
 
 ASKS = (ask(ADULT, "yes", "no"), send("yes", "w"), send("no", "w"))
 
@@ -321,6 +323,185 @@ async def test_whoever_is_in_a_version_of_a_newer_release_waits_for_it(shop: Sho
     shop.clock.set(shop.clock.now() + TOO_NEW_PAUSE)
     assert await shop.runtime.catch_up() == 1
     assert await shop.where("bob") == "waiting v"
+
+
+# --- while the journey stands still
+
+STOPS: Any = {"settings": {"exit_on": ["stop"]}}
+
+
+async def queue_paid(shop: Shop, *then: Any, **fields: Any) -> None:
+    """Ann waits for "paid" in journey 2, and it came when she could not be asked her age."""
+    evaluator = shop.runtime.published.evaluator
+    assert isinstance(evaluator, Moody)
+    evaluator.failing.clear()
+    came: Any = {"kind": "event", "event": "came"}
+    then = then or (ask(ADULT, "v", "v"), wait_for("ok", own="v"))
+    await shop.opens(wait_for("paid", "if"), *then, trigger=came, **STOPS, **fields)
+    await shop.hears(track("ann", "came"))
+    evaluator.failing.add("ann")
+    await shop.hears(track("ann", "paid"))
+    evaluator.failing.clear()
+    assert [row.name for row in await shop.rows(inbox)] == ["paid"]
+
+
+async def freeze(shop: Shop) -> None:
+    await lifecycle.pause(shop.runtime, 1, 2, "freeze")
+
+
+async def goes_on(shop: Shop) -> None:
+    await lifecycle.resume(shop.runtime, 1, 2)
+    shop.clock.set(shop.clock.now() + TimeDelta(minutes=20))
+    await shop.runtime.catch_up()
+    assert await shop.rows(inbox) == []
+
+
+async def test_what_waits_in_the_bin_is_heard_when_its_journey_goes_on(shop: Shop) -> None:
+    await queue_paid(shop)
+    await freeze(shop)
+    await lifecycle.delete(shop.runtime, 1, 2)
+
+    for hours in (1, 2):
+        shop.clock.set(later(hours=hours))
+        assert await shop.runtime.catch_up() == 0
+    (queued,) = await shop.rows(inbox)
+    assert (queued.last_error, queued.attempts) == ("its journey stands still", 1)
+
+    await lifecycle.restore(shop.runtime, 1, 2)
+    await goes_on(shop)
+    assert await shop.where("ann", 2) == "waiting v"
+    assert await verify(shop.database) == []
+
+
+async def test_a_letter_that_is_retried_in_the_bin_waits_there(shop: Shop) -> None:
+    await queue_paid(shop)
+    evaluator = shop.runtime.published.evaluator
+    assert isinstance(evaluator, Moody)
+    evaluator.failing.add("ann")
+    await shop.gives_up()
+    evaluator.failing.clear()
+    (letter,) = await shop.letters()
+    await freeze(shop)
+    await lifecycle.delete(shop.runtime, 1, 2)
+
+    await retry(shop.database, 1, letter.letter_id)
+    assert await shop.runtime.catch_up() == 0
+
+    await lifecycle.restore(shop.runtime, 1, 2)
+    await goes_on(shop)
+    assert await shop.where("ann", 2) == "waiting v"
+
+
+async def test_what_waits_in_an_archived_journey_is_done_with(shop: Shop) -> None:
+    await queue_paid(shop)
+    await lifecycle.archive(shop.runtime, 1, 2)
+    shop.clock.set(later(minutes=20))
+
+    assert await shop.runtime.catch_up() == 1
+
+    assert await shop.where("ann", 2) == "waiting w"
+
+
+async def test_what_came_in_a_freeze_behind_another_event_wakes_nobody_later(shop: Shop) -> None:
+    await queue_paid(shop)
+    await freeze(shop)
+    await shop.hears(track("ann", "ok"))
+    _, behind = await shop.rows(inbox)
+    assert behind.last_error == "came while it could only end a pass; waits for an earlier event"
+
+    await goes_on(shop)
+
+    assert await shop.where("ann", 2) == "waiting v"
+    await shop.hears(track("ann", "ok"))
+    assert await shop.where("ann", 2) == "completed v"
+    assert await verify(shop.database) == []
+
+
+async def test_what_came_in_a_freeze_behind_another_event_ends_the_pass_at_once(
+    shop: Shop,
+) -> None:
+    await queue_paid(shop)
+    await freeze(shop)
+
+    await shop.hears(track("ann", "stop"))
+
+    assert await shop.where("ann", 2) == "exited w"
+    await goes_on(shop)
+    assert await shop.where("ann", 2) == "exited w"
+    assert await verify(shop.database) == []
+
+
+async def test_what_fails_in_a_freeze_can_only_end_a_pass_however_often_it_is_tried(
+    shop: Shop,
+) -> None:
+    """Also as a dead letter that somebody tries again when the journey has long gone on."""
+    await queue_paid(shop)
+    await goes_on(shop)
+    await shop.tampers(versions, 2, format=2)
+    await shop.forgets()
+    await freeze(shop)
+    await shop.hears(track("ann", "ok"))
+    shop.clock.set(shop.clock.now() + TOO_NEW_PAUSE)
+    assert await shop.runtime.catch_up() == 0
+    lost = await shop.loses(versions, 2)
+    shop.clock.set(shop.clock.now() + TOO_NEW_PAUSE)
+    assert await shop.runtime.catch_up() == 1
+    (letter,) = await shop.letters()
+    assert letter.message.startswith("came while it could only end a pass; The version 1 of")
+
+    await shop.restores(versions, [{**row, "format": 1} for row in lost])
+    await shop.forgets()
+    await lifecycle.resume(shop.runtime, 1, 2)
+    await retry(shop.database, 1, letter.letter_id)
+    assert await shop.runtime.catch_up() == 1
+    assert await shop.where("ann", 2) == "waiting v"
+
+
+async def test_what_came_in_a_pause_behind_another_event_takes_nobody_in_later(
+    shop: Shop,
+) -> None:
+    """Nor would it have, had it been heard when it came."""
+    await queue_paid(shop, ask(ADULT, "v", "v"), days(9, own="v"), entry_rule="every_time")
+    await shop.hears(track("ann", "stop"))
+    await lifecycle.pause(shop.runtime, 1, 2)
+    await shop.hears(track("ann", "came"))
+    behind = (await shop.rows(inbox))[-1]
+    assert behind.last_error == "came while it could take nobody in; waits for an earlier event"
+
+    await goes_on(shop)
+
+    assert await shop.where("ann", 2) == "exited v"
+
+
+async def test_what_came_while_somebody_was_held_wakes_them_not_later_either(shop: Shop) -> None:
+    await queue_paid(shop)
+    await shop.runtime.pause_person(1, 2, "ann")
+    await shop.hears(track("ann", "ok"))
+    _, behind = await shop.rows(inbox)
+    assert behind.last_error == "came while it could wake nobody; waits for an earlier event"
+    await shop.runtime.resume_person(1, 2, "ann")
+    shop.clock.set(later(minutes=20))
+
+    assert await shop.runtime.catch_up() == 2
+
+    assert await shop.where("ann", 2) == "waiting v"
+
+
+async def test_one_costs_as_many_statements_as_a_hundred_to_catch_up(shop: Shop) -> None:
+    cheers_up(shop)
+    evaluator = shop.runtime.published.evaluator
+    assert isinstance(evaluator, Moody)
+    sent = []
+    for crowd in (["u0"], [f"u{i}" for i in range(1, 101)]):
+        evaluator.failing.update(crowd)
+        await shop.hears(*(track(user_id, "signed_up") for user_id in crowd))
+        evaluator.failing.clear()
+        shop.clock.set(shop.clock.now() + TimeDelta(minutes=20))
+        with counted(shop.database) as texts:
+            assert await shop.runtime.catch_up() == len(crowd)
+        sent.append([text[:60] for text in texts])
+
+    assert sent[0] == sent[1]
 
 
 async def test_nothing_to_catch_up_with(shop: Shop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from journeykit_server import lifecycle
 from journeykit_server.clock import instant
 from journeykit_server.database import Database
 from journeykit_server.incoming import BadEvent
@@ -78,6 +79,37 @@ async def test_a_journey_that_is_not_published_takes_nobody_in(shop: Shop) -> No
 
     with pytest.raises(NotEnterable, match="The journey 1 has no published version"):
         await shop.runtime.enter(2, 1, ["ann"])
+
+
+async def test_a_deleted_journey_takes_nobody_in(shop: Shop) -> None:
+    """Neither in a process that has not heard of it, nor in one that begins only now."""
+    other = Shop(shop.database)
+    await other.runtime.reload()
+    await lifecycle.pause(shop.runtime, 1, 1)
+    await lifecycle.delete(shop.runtime, 1, 1)
+    told = "The journey 1 is deleted, so nobody can enter it. Restore it first."
+
+    for late in (shop, other, Shop(shop.database)):
+        with pytest.raises(NotEnterable) as refused:
+            await late.runtime.enter(1, 1, ["ann"])
+        assert str(refused.value) == told
+    assert await shop.rows(events) == []
+
+    await lifecycle.restore(shop.runtime, 1, 1)
+    await lifecycle.resume(shop.runtime, 1, 1)
+    await shop.runtime.enter(1, 1, ["ann"])
+    assert await inside(shop) == ["ann"]
+
+
+async def test_a_journey_that_was_just_resumed_elsewhere_takes_people_in(shop: Shop) -> None:
+    await lifecycle.pause(shop.runtime, 1, 1)
+    other = Shop(shop.database)
+    await other.runtime.reload()
+    await lifecycle.resume(shop.runtime, 1, 1)
+
+    assert await other.runtime.enter(1, 1, ["ann"]) == 1
+
+    assert await inside(shop) == ["ann"]
 
 
 async def test_a_journey_with_another_trigger_takes_nobody_in(shop: Shop) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from journeykit_server.database import Database
 from journeykit_server.hops import MOST_HOPS
-from journeykit_server.tables import entries, events
+from journeykit_server.tables import entries, events, outbox
 from tests.engine.journeys import Value
 from tests.engine.walking import END, days
 from tests.server.shop import API, Shop, counted, later, track
@@ -84,6 +84,24 @@ async def test_who_has_gone_too_far_holds_nobody_else_up(shop: Shop) -> None:
 
     assert (settled.delivered, settled.dead) == (1, 1)
     assert await shop.where("bob", 2) == "completed end"
+
+
+async def test_who_cannot_be_sent_on_holds_nobody_else_up(shop: Shop) -> None:
+    bad = await shop.opens(jump(2), END)
+    await shop.opens(jump(2, "k"), END, trigger={"kind": "event", "event": "came"})
+    await shop.hears(track("zoe", "signed_up"), track("bob", "came"))
+    await shop.tampers(outbox, bad, payload='{"kind":"enter_journey","journey_id":"\\u0000"}')
+
+    settled = await shop.runtime.deliver()
+
+    assert (settled.delivered, settled.dead) == (1, 1)
+    assert await shop.where("bob", 2) != ""
+    (letter,) = await shop.letters()
+    assert (letter.code, letter.user_id) == ("BAD_ENTRY", "zoe")
+    assert letter.message == (
+        'What the node "j" says about whom it sends on cannot be stored: '
+        "A text at properties.journey_id holds the character U+0000."
+    )
 
 
 async def test_one_costs_as_many_statements_as_a_hundred(shop: Shop) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from journeykit_server import lifecycle
-from journeykit_server.bin import purge
 from journeykit_server.database import Database
+from journeykit_server.letters import skip
 from journeykit_server.lifecycle import BIN_DAYS, Mode, WrongState
 from journeykit_server.people import where_is
 from journeykit_server.publishing import (
@@ -22,21 +22,18 @@ from journeykit_server.runtime import NotEnterable
 from journeykit_server.tables import (
     HELD_BUCKET,
     NEVER,
-    drafts,
-    entries,
     events,
-    instances,
     journal,
     journeys,
     messages,
     outbox,
     timers,
-    versions,
 )
 from journeykit_server.verify import verify
 from journeykit_server.waking import Woken
 from tests.engine.journeys import journey
 from tests.engine.walking import END, days, send, wait_for
+from tests.server.post import Post, message
 from tests.server.shop import API, Shop, counted, later, track
 
 
@@ -165,14 +162,31 @@ async def test_what_came_due_meanwhile_is_done_once_in_its_order(shop: Shop) -> 
 
     await resume(shop)
 
-    minute = int(shop.clock.now().timestamp()) // 60
-    assert {row.bucket for row in await shop.rows(timers)} == {minute}
+    minutes = {int(due.timestamp()) // 60 for due in (later(days=1), later(days=1, hours=1))}
+    assert {row.bucket for row in await shop.rows(timers)} == minutes
     assert await shop.due("zoe") == later(days=1, hours=1)
     assert await shop.runtime.wake() == Woken(3, 3)
     assert await shop.runtime.wake() == Woken()
     assert sorted(await shop.effects()) == [f"j1.v1.a.{who}.e1" for who in ("ann", "bob", "zoe")]
     assert {row.cause for row in await shop.rows(journal) if row.rev == 2} == {""}
     assert await verify(shop.database) == []
+
+
+async def test_the_longest_due_are_taken_first(shop: Shop) -> None:
+    for minute, user_id in enumerate(["u3", "u2", "u1"], 1):
+        shop.clock.set(later(minutes=minute))
+        await shop.hears(track(user_id, "signed_up"))
+    await pause(shop, "freeze")
+    await shop.wakes(later(days=2))
+
+    await resume(shop)
+
+    assert (await shop.runtime.wake(2)).advanced == 2
+    assert [await shop.where(user_id) for user_id in ("ann", "bob")] == ["waiting x"] * 2
+    for user_id in ("u3", "u2", "u1"):
+        assert await shop.where(user_id) == "waiting w"
+        await shop.runtime.wake(1)
+        assert await shop.where(user_id) == "waiting x"
 
 
 async def test_what_is_not_due_yet_keeps_its_time(shop: Shop) -> None:
@@ -316,6 +330,32 @@ async def test_a_drained_journey_archives_itself_when_the_last_has_left(shop: Sh
     assert await lifecycle.drained_once(shop.runtime) == 0
 
 
+async def test_a_drained_journey_waits_for_its_dead_letters(database: Database) -> None:
+    """In an archived one a retry could only withhold them."""
+    shop = Post(database)
+    journey_id = await shop.opens(message("a", "end", template_id=9), END)
+    await shop.writes()
+    await shop.learns("ann", email="ann@x.org")
+    await shop.hears(track("ann", "signed_up"))
+    assert (await shop.runtime.deliver()).dead == 1
+    await pause(shop, "drain", journey_id)
+
+    assert await lifecycle.drained_once(shop.runtime) == 0
+    (letter,) = await shop.letters()
+    await skip(database, 1, letter.letter_id)
+    assert await lifecycle.drained_once(shop.runtime) == 1
+
+
+async def test_a_drained_journey_that_is_busy_is_locked_by_nobody(shop: Shop) -> None:
+    await pause(shop, "drain")
+
+    with counted(shop.database) as sent:
+        assert await lifecycle.drained_once(shop.runtime) == 0
+
+    locks = ("advisory", "FOR UPDATE", "BEGIN IMMEDIATE")
+    assert [text for text in sent if any(lock in text for lock in locks)] == []
+
+
 async def test_only_a_journey_that_is_to_be_drained_is(shop: Shop) -> None:
     await shop.runtime.eject(1, 1, "ann")
     await shop.runtime.eject(1, 1, "bob")
@@ -408,52 +448,6 @@ async def test_deleting_twice_is_deleting_what_is_not_there(shop: Shop) -> None:
     for journey_id in (1, 2, 0, 2**70):
         with pytest.raises(NoSuchJourney):
             await lifecycle.delete(shop.runtime, 1, journey_id)
-
-
-async def test_the_bin_is_emptied_of_what_lay_there_for_thirty_days(shop: Shop) -> None:
-    await shop.wakes(later(days=1))
-    await pause(shop, "freeze")
-    await lifecycle.delete(shop.runtime, 1, 1)
-    await shop.runtime.deliver()
-    shop.clock.set(later(days=BIN_DAYS))
-    assert await purge(shop.runtime) == 0
-
-    shop.clock.set(later(days=BIN_DAYS + 1))
-    assert await purge(shop.runtime) == 1
-    assert await purge(shop.runtime) == 0
-
-    for table in (journeys, drafts, versions, timers):
-        assert await shop.rows(table) == []
-    assert {row.exit_reason for row in await shop.rows(instances)} == {"journey_deleted"}
-    assert {row.exit_reason for row in await shop.rows(entries)} == {"journey_deleted"}
-    assert (await shop.told("ann"))[-2:] == ["woke x exit", "exited x journey_deleted"]
-    assert {row.reason for row in await shop.rows(messages)} == {"deleted"}
-    assert await verify(shop.database) == []
-    draft = await save_draft(shop.database, 1, journey(days(1)))
-    assert draft.journey_id == 2
-
-
-async def test_people_are_led_out_page_by_page(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("journeykit_server.bin.PEOPLE_A_PAGE", 2)
-    await shop.hears(*(track(f"u{i}", "signed_up") for i in range(3)))
-    await lifecycle.archive(shop.runtime, 1, 1)
-    await lifecycle.delete(shop.runtime, 1, 1)
-    shop.clock.set(later(days=BIN_DAYS))
-
-    assert await purge(shop.runtime) == 1
-
-    assert {row.status for row in await shop.rows(instances)} == {"exited"}
-
-
-async def test_what_has_something_on_its_way_stays_until_that_is_withheld(shop: Shop) -> None:
-    await shop.wakes(later(days=1))
-    await lifecycle.archive(shop.runtime, 1, 1)
-    await lifecycle.delete(shop.runtime, 1, 1)
-    shop.clock.set(later(days=BIN_DAYS + 1))
-
-    assert await purge(shop.runtime) == 0
-    await shop.runtime.deliver()
-    assert await purge(shop.runtime) == 1
 
 
 # --- what cannot be done

@@ -416,7 +416,7 @@ DOUBTFUL: Mapping[str, Any] = {
 
 
 async def every_page(
-    database: Database, asked: rule.Rule, limit: int, extra: str = ""
+    database: Database, asked: rule.Rule, limit: int, extra: str = "", up_to: str | None = None
 ) -> list[rules_sql.Page]:
     pages: list[rules_sql.Page] = []
     after = ""
@@ -432,6 +432,7 @@ async def every_page(
                 after=after,
                 limit=limit,
                 extra=extra,
+                up_to=up_to,
             )
 
         pages.append(await database.read(look))
@@ -473,6 +474,22 @@ async def test_one_more_condition_narrows_the_pages(database: Database) -> None:
     others = ids(await every_page(database, rule.parse({"root": {}}), 100, known))
 
     assert sorted(set(everyone) - set(others)) == ["u001"]
+
+
+@pytest.mark.parametrize("stretch", [20, 1000])
+async def test_a_look_may_end_at_a_person(
+    database: Database, monkeypatch: pytest.MonkeyPatch, stretch: int
+) -> None:
+    """Who need not be there."""
+    monkeypatch.setattr(rules_sql, "STRETCH", stretch)
+    await database.run(fill)
+    asked = rule.parse({"root": DOUBTFUL})
+    everyone = ids(await every_page(database, asked, 100))
+    middle = everyone[len(everyone) // 2]
+
+    for up_to in (middle, middle + "a", ""):
+        found = ids(await every_page(database, asked, 7, up_to=up_to))
+        assert found == [user_id for user_id in everyone if user_id <= up_to]
 
 
 async def test_nobody_is_there_and_nobody_is_found(database: Database) -> None:

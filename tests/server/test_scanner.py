@@ -767,8 +767,8 @@ async def test_saving_and_publishing_in_the_middle_of_a_look_lose_nobody(
     journey_id = await in_the_middle_of_a_look(shop)
 
     async def save() -> None:
-        fields = {"trigger": ENTER, "entry_rule": "every_time"}
-        await save_draft(database, 1, journey(END, **fields), journey_id=journey_id)
+        document = journey(END, trigger=ENTER, entry_rule="every_time")
+        await save_draft(database, 1, document, journey_id=journey_id)
         if is_published:
             await shop.runtime.publish(1, journey_id)
 

@@ -194,6 +194,13 @@ async def test_a_signal_about_somebody_who_is_not_inside_is_refused(shop: Shop) 
     assert {row.name for row in await shop.rows(events)} == {"signed_up"}
 
 
+async def test_an_id_that_was_used_for_somebody_else_takes_nobody_for_inside(shop: Shop) -> None:
+    await steering.signal(shop.runtime, 1, 1, "ann", "seen", {}, "s1")
+
+    with pytest.raises(NotInside):
+        await steering.signal(shop.runtime, 1, 1, "nobody", "seen", {}, "s1")
+
+
 async def test_a_signal_must_be_an_event_that_can_be_stored(shop: Shop) -> None:
     with pytest.raises(BadEvent) as refused:
         await steering.signal(shop.runtime, 1, 1, "ann", "")
