@@ -106,8 +106,9 @@ class Provider(Protocol):
     The same effect is offered again, with the same `message_id`, whenever its outcome could not be
     kept: the worker died, or was slower than its lease. So a provider, or what stands behind it,
     takes each pair of `tenant_id` and `message_id` once for at least 30 days; the last attempt
-    comes 84 hours after the first at most. It may be asked by several workers at once, and it is
-    cancelled when it takes longer than `offering.OFFER_SECONDS`.
+    comes 84 hours after the first at most, or some two weeks where quiet hours come between. It may
+    be asked by several workers at once, and it is cancelled when it takes longer than
+    `offering.OFFER_SECONDS`.
     """
 
     async def deliver(self, items: Sequence[Item]) -> Sequence[Outcome]:

@@ -374,7 +374,7 @@ async def test_told_to_stop_while_a_batch_is_taken_apart_it_gives_back_all(
     ready.governor = Poisoned(database, ready.governor.published)
     await put(database, *(effect(f"m{n}", f"u{n}") for n in range(4)))
     stopping = asyncio.create_task(ready.deliver_once())
-    await stuck.wait()
+    await asyncio.wait_for(stuck.wait(), 30)
 
     stopping.cancel()
     door.set()  # a transaction that has begun is ended
