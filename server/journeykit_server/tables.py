@@ -446,8 +446,8 @@ segments = _table(
     _moment_or_null("refreshed_at"),
     CheckConstraint("kind IN ('list', 'rule')", "kind"),
 )
-"""One row a segment: a list that is kept by hand and by journeys, or a rule whose members are
-counted anew now and then (`refreshed_at`). Members of both lie in `segment_members`."""
+"""One row a segment: a list kept by hand and by journeys, or a rule whose members are counted anew
+now and then (`refreshed_at`, below zero while that goes on). `segment_members` has both."""
 
 segment_versions = _table(
     "segment_versions",

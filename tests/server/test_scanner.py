@@ -983,6 +983,7 @@ async def test_long_counts_and_long_looks_take_turns(
     assert turns == ["look", "segment 1"] * 4
     assert (await shop.scan()).found == 4
     assert await count_members(database, 1, 1) == 4
+    monkeypatch.setattr(grouping.Refresh, "page", page)
     await shop.looks()
     assert [await count_members(database, 1, number) for number in (2, 3)] == [4, 4]
 
