@@ -12,12 +12,13 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
-from sqlalchemy import insert, select, text
+from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from journeykit_engine import timing
 from journeykit_engine.strict_json import BadJson, read_json, refuse_value, write_json
 from journeykit_engine.zone import shown
+from journeykit_server import store
 from journeykit_server.bulk import Select
 from journeykit_server.clock import microseconds
 from journeykit_server.database import Database
@@ -181,8 +182,7 @@ async def save_policy(
         before = (await connection.execute(of_token)).scalar_one_or_none()
         if before is not None:  # the commit of the last try had arrived
             return int(before)
-        taken = await connection.execute(NEXT_VERSION, {"tenant_id": tenant_id})
-        version = int(taken.scalar_one())
+        version = await store.take_number(connection, tenant_id, "policies")
         await connection.execute(
             insert(table).values(
                 tenant_id=tenant_id,
@@ -223,10 +223,6 @@ async def policies(connection: AsyncConnection, tenants: Iterable[int]) -> dict[
 
 
 UNLIMITED = Policy()
-NEXT_VERSION = text(
-    "INSERT INTO counters (tenant_id, name, value) VALUES (:tenant_id, 'policies', 1) "
-    "ON CONFLICT (tenant_id, name) DO UPDATE SET value = counters.value + 1 RETURNING value"
-)
 CURRENT = Select(
     [("tenant_id", "bigint")],
     "SELECT p.tenant_id, p.document FROM {given} JOIN policies p "

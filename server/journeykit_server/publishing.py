@@ -20,7 +20,6 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    text,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -30,6 +29,7 @@ from journeykit_engine.document import read_document
 from journeykit_engine.graph import Graph
 from journeykit_engine.shape import Problem
 from journeykit_engine.strict_json import refuse_value
+from journeykit_server import store
 from journeykit_server.clock import microseconds
 from journeykit_server.database import Database
 from journeykit_server.doors import close_for
@@ -395,16 +395,9 @@ def _next_id(tenant_id: int) -> Any:
     taken is never given again, whatever becomes of its journey."""
 
     async def take(connection: AsyncConnection) -> int:
-        taken = await connection.execute(NEXT_ID, {"tenant_id": tenant_id})
-        return int(taken.scalar_one())
+        return await store.take_number(connection, tenant_id, "journeys")
 
     return take
-
-
-NEXT_ID = text(
-    "INSERT INTO counters (tenant_id, name, value) VALUES (:tenant_id, 'journeys', 1) "
-    "ON CONFLICT (tenant_id, name) DO UPDATE SET value = counters.value + 1 RETURNING value"
-)
 
 
 async def _make_journey(

@@ -313,6 +313,17 @@ QUEUED_EVENTS = Select(
 )
 
 
+async def take_number(connection: AsyncConnection, tenant_id: int, name: str) -> int:
+    """The tenant's next number under this name, from 1 on: for what is made once in a while."""
+    taken = await connection.execute(TAKE_NUMBER, {"tenant_id": tenant_id, "name": name})
+    return int(taken.scalar_one())
+
+
+TAKE_NUMBER = text("""
+    INSERT INTO counters (tenant_id, name, value) VALUES (:tenant_id, :name, 1)
+    ON CONFLICT (tenant_id, name) DO UPDATE SET value = counters.value + 1 RETURNING value""")
+
+
 async def numbers(connection: AsyncConnection) -> int:
     """The first of `NUMBERS_A_BLOCK` numbers that nobody else gets."""
     if connection.dialect.name == "sqlite":

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Table, insert, select, text, update
+from sqlalchemy import ColumnElement, Row, Table, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from journeykit_engine.strict_json import refuse_value
+from journeykit_server import store
 from journeykit_server.clock import microseconds
 from journeykit_server.database import Database
 from journeykit_server.publishing import HIGHEST_ID
@@ -132,16 +133,9 @@ async def _take_number(database: Database, tenant_id: int, name: str) -> int:
     whatever becomes of the save."""
 
     async def take(connection: AsyncConnection) -> int:
-        taken = await connection.execute(NEXT_NUMBER, {"tenant_id": tenant_id, "name": name})
-        return int(taken.scalar_one())
+        return await store.take_number(connection, tenant_id, name)
 
     return await database.run(take)
-
-
-NEXT_NUMBER = text(
-    "INSERT INTO counters (tenant_id, name, value) VALUES (:tenant_id, :name, 1) "
-    "ON CONFLICT (tenant_id, name) DO UPDATE SET value = counters.value + 1 RETURNING value"
-)
 
 
 async def _row(
